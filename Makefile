@@ -76,12 +76,12 @@ $(MADE):
 
 $(RUNTIME): pyproject.toml constraints.txt | $(MADE)
 	@echo "installing what a run needs into $(VENV); torch is large, so the first time takes minutes"
-	$(INSTALL) pip -e '.[models,gym,draw]'
+	$(INSTALL) pip -e '.[models,gym,math,draw]'
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(MADE)
 	@echo "installing what a run and the tests need into $(VENV); torch is large, so the first time takes minutes"
-	$(INSTALL) pip -e '.[models,gym,draw,dev]'
+	$(INSTALL) pip -e '.[models,gym,math,draw,dev]'
 	@touch $(RUNTIME) $@
 
 # npm comes with the wheel that pyright runs on.

@@ -82,16 +82,16 @@ def _options() -> argparse.Namespace:
 
 def measure(setting: Setting, ranks: int) -> Told:
     """Run each rank's rows each way, in turns; the first round is not counted."""
-    from flowgraph.engines.forward_pass.forward import cut
+    from flowgraph.engines.forward_pass.forward import split_rows
 
     model, rows = model_of(setting), drawn(setting)
     shares = {"number": by_number(setting, ranks), "work": by_work(setting, rows, ranks)}
 
     def packed(mine: Any) -> float:
-        return sum(packed_pass(model, part) for part in cut(mine, setting.budget))
+        return sum(packed_pass(model, part) for part in split_rows(mine, setting.budget))
 
     def padded(mine: Any) -> float:
-        return sum(padded_pass(model, batch) for batch in arrived(mine, len(cut(mine, setting.budget))))
+        return sum(padded_pass(model, batch) for batch in arrived(mine, len(split_rows(mine, setting.budget))))
 
     ways: dict[str, list[Callable[[], float]]] = {
         PADDED: [partial(padded, taken(rows, each)) for each in shares["number"]],
@@ -138,7 +138,7 @@ def by_work(setting: Setting, rows: Any, ranks: int) -> list[list[int]]:
 
     group = np.arange(setting.prompts).repeat(setting.samples)
     columns = {"context": rows.context, "lengths": pa.array(rows.lengths.numpy()), "#group": pa.array(group)}
-    shares = row_identity.by_work(pa.table(columns), row_identity.Guide("rollout", "context", "lengths"), ranks)
+    shares = row_identity.balanced_shares(pa.table(columns), row_identity.Guide("rollout", "context", "lengths"), ranks)
     return [np.flatnonzero(np.isin(group, shares.of(group, rank, ranks))).tolist() for rank in range(ranks)]
 
 

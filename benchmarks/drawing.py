@@ -23,11 +23,11 @@ sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import Spread, ratios, table  # noqa: E402 - after the path above
 from benchmarks.machine import ONE_THREAD, machine  # noqa: E402
 from flowgraph.app import DrawTarget, find_target, make_request  # noqa: E402
-from flowgraph.app.drawing.page import page_of  # noqa: E402
+from flowgraph.app.drawing.page import target_page  # noqa: E402
 from flowgraph.app.drawing.pictures import PictureDetail, picture_named  # noqa: E402
 from flowgraph.diagrams.model.picture import Arrow, Box, Picture  # noqa: E402
 from flowgraph.diagrams.write.formats import text_in  # noqa: E402
-from flowgraph.diagrams.write.svg.layout import arranged  # noqa: E402
+from flowgraph.diagrams.write.svg.layout import graphviz_layout  # noqa: E402
 
 LARGE = ("--cluster", "128x8xh100", "--model", "policy=Qwen/Qwen2.5-7B", "--response-tokens", "mean=1k,max=4k")
 HELP, GRAPHVIZ = "--help", "Graphviz alone, PPO"
@@ -68,12 +68,12 @@ def pictures() -> dict[str, Callable[[], object]]:
     searched: DrawTarget = find_target(request, print)
     drawn, wide = picture_named("plan", searched, PictureDetail()), large()
     picture_named("search", searched, PictureDetail())
-    made: dict[str, Callable[[], object]] = {GRAPHVIZ: lambda: arranged(flow)}
+    made: dict[str, Callable[[], object]] = {GRAPHVIZ: lambda: graphviz_layout(flow)}
     for name in ("svg", "mmd", "dot", "json", "text"):
         made[f"PPO as {name}"] = lambda name=name: text_in(flow, name)  # type: ignore[misc]
     made["plan of 1,024 devices as svg"] = lambda: text_in(drawn, "svg")
-    made["page of it"] = lambda: page_of(searched, PictureDetail())
-    made["500 boxes, Graphviz alone"] = lambda: arranged(wide)
+    made["page of it"] = lambda: target_page(searched, PictureDetail())
+    made["500 boxes, Graphviz alone"] = lambda: graphviz_layout(wide)
     made["500 boxes as svg"] = lambda: text_in(wide, "svg")
     made["500 boxes as text"] = lambda: text_in(wide, "text")
     return made

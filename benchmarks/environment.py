@@ -21,19 +21,19 @@ def ensure(folder: Path, of: str, *options: str) -> Path:
         return python
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").is_file():
         sys.exit(f"{folder} holds something else than an environment; name another folder with --env")
-    print(f"making an environment for {of} in {folder}, once; torch is large, so this takes minutes", file=sys.stderr)
+    print(f"making an environment for {of} in {folder}, once; with torch this takes minutes", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
-    for packages in ([torch_of(pins)], ["-r", str(listed)]):
+    for packages in (*torch_of(pins), ["-r", str(listed)]):
         install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check", *options]
         subprocess.run([sys.executable, *install, *packages], check=True)
     stamp.write_text(pins, "utf-8")
     return python
 
 
-def torch_of(pins: str) -> str:
-    r"""Return the line that pins torch, which is installed first: resolved with the rest it may come with CUDA.
+def torch_of(pins: str) -> list[list[str]]:
+    r"""Return the pin of torch, if any: it is installed first, because resolved with the rest it may come with CUDA.
 
-    >>> torch_of("numpy==2.4.6\ntorch==2.13.0\n")
-    'torch==2.13.0'
+    >>> torch_of("numpy==2.4.6\ntorch==2.13.0\n"), torch_of("numpy==2.4.6\n")
+    ([['torch==2.13.0']], [])
     """
-    return next(line for line in pins.splitlines() if line.startswith("torch=="))
+    return [[line] for line in pins.splitlines() if line.startswith("torch==")]

@@ -245,10 +245,10 @@ def places(way: str, program: Program, graphs: list[Graph], job: Job) -> Generat
 
 def call_s(executor: Executor, graph: Graph, job: Job, times: int = 5) -> float:
     """Return the seconds of a whole run of a flow of calls: the least of some, the first left out."""
-    from flowgraph.lowering.follow import follow
+    from flowgraph.lowering.follow import plan_second_flow
     from flowgraph.lowering.lower import lower
 
-    program = lower(graph, follow(one_pool(grpo_graph(job)), graph, {"policy": "policy"}))
+    program = lower(graph, plan_second_flow(one_pool(grpo_graph(job)), graph, {"policy": "policy"}))
     sources, seconds = {"prompts": rows(replace(job, prompts=16))}, list[float]()
     for number in range(times + 1):
         start = time.perf_counter()

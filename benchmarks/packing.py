@@ -110,12 +110,12 @@ def _options() -> argparse.Namespace:
 
 def measure(setting: Setting) -> Told:
     """Run all ways in turns; the first round of each is not counted."""
-    from flowgraph.engines.forward_pass.forward import cut
+    from flowgraph.engines.forward_pass.forward import split_rows
     from flowgraph.engines.forward_pass.packing import pack
 
     model = model_of(setting)
     rows = drawn(setting)
-    parts = cut(rows, setting.budget)
+    parts = split_rows(rows, setting.budget)
     padded = {PADDED: arrived(rows, len(parts)), SORTED: arrived(rows, len(parts), by_length=True)}
     ways: dict[str, Callable[[], float]] = {PACKED: lambda: sum(packed_pass(model, part) for part in parts)}
     ways |= {way: partial(_padded_passes, model, batches) for way, batches in padded.items()}

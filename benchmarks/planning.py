@@ -20,8 +20,9 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from flowgraph.app import make_request  # noqa: E402 - after the path above
 from flowgraph.app.planning.problem import prepare  # noqa: E402
+from placements.search.plan_request import PlanRequest  # noqa: E402
 from placements.search.pool_options import PoolOptions  # noqa: E402
-from placements.search.search import PlanRequest, find, problem  # noqa: E402
+from placements.search.search import assignment_problem, find  # noqa: E402
 from placements.solver.solve import solve  # noqa: E402
 from placements.workload.planning_problem import PlanningProblem  # noqa: E402
 
@@ -50,8 +51,8 @@ CASES = (
 )
 
 
-def setting(case: Case) -> PlanningProblem:
-    """Return the setting of a case: every model of 8B, prompts of 512 tokens, responses of 1k on average."""
+def problem(case: Case) -> PlanningProblem:
+    """Return the planning problem of a case: every model of 8B, prompts of 512 tokens, responses of 1k on average."""
     request = make_request(
         flow=str(FLOWS / f"{case.flow}.py"),
         model=f"policy={MODEL}",
@@ -60,7 +61,7 @@ def setting(case: Case) -> PlanningProblem:
         prompt_tokens=512,
         response_tokens="mean=1k,max=4k",
     )
-    return prepare(request).setting
+    return prepare(request).problem
 
 
 def forget() -> None:
@@ -76,10 +77,10 @@ def forget() -> None:
 
 
 def searched(fresh: PlanningProblem) -> tuple[float, float]:
-    """Return the CPU seconds of a search, and of one whose plans are played and set beside the named placements."""
+    """Return the CPU seconds of a search, and of one whose plans are simulated and set beside the named placements."""
     forget()
     began = time.process_time()
-    answer = solve(problem(fresh, PoolOptions(fresh), PlanRequest()))
+    answer = solve(assignment_problem(fresh, PoolOptions(fresh), PlanRequest()))
     search_s = time.process_time() - began
     assert answer is not None, "an 8B model fits on 128 devices"
     forget()
@@ -96,8 +97,8 @@ def main() -> int:
     taken: dict[str, list[tuple[float, float]]] = {case.name: [] for case in CASES}
     for _ in range(rounds):
         for case in CASES:
-            taken[case.name].append(searched(setting(case)))
-    print("CPU seconds             search   with plans played and named placements   search to stay within")
+            taken[case.name].append(searched(problem(case)))
+    print("CPU seconds             search   with plans simulated and named placements   search to stay within")
     for case in CASES:
         search, whole = (median(each[part] for each in taken[case.name]) for part in (0, 1))
         print(f"{case.name:22}  {search:6.2f}   {whole:38.2f}   {case.within_s:21.1f}")

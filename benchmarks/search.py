@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script's ow
 
 from placements.solver.exact import solve_exact
 from placements.solver.greedy import solve_greedy
-from placements.solver.problem import Block, Option, Problem, Solution
+from placements.solver.problem import AssignmentProblem, Block, Option, Solution
 from placements.solver.solve import solve
 from tests.placement.search_oracles import blocks_of, every_choice
 
@@ -84,12 +84,12 @@ def draw_roles(rng: np.random.Generator, count: int) -> list[Role]:
     return [*first, role(critic, prepares=1, trains=1, held=TRAINED_BYTES), *judges][:count]
 
 
-def roofline(devices: int, seed: int, *, roles: int = 5, **settings: Any) -> Problem:
+def roofline(devices: int, seed: int, *, roles: int = 5, **settings: Any) -> AssignmentProblem:
     """Make a problem of rooflines: `roles` roles on `devices` devices of one class, the same for the same seed."""
     rng = np.random.default_rng(seed)
     drawn = draw_roles(rng, roles)
     tables = {block: list(_options(drawn, block, devices, rng)) for block in blocks_of(roles)}
-    return Problem(tuple(f"role{at}" for at in range(roles)), (devices,), tables.__getitem__, **settings)
+    return AssignmentProblem(tuple(f"role{at}" for at in range(roles)), (devices,), tables.__getitem__, **settings)
 
 
 def _options(drawn: Sequence[Role], block: Block, devices: int, rng: np.random.Generator) -> Iterator[Option]:
@@ -108,7 +108,7 @@ def _options(drawn: Sequence[Role], block: Block, devices: int, rng: np.random.G
             yield Option((size,), tuple(map(float, stages_s * share)), cost=2.5 / 3600 * size, key=(size, at))
 
 
-def timed(problems: Sequence[Problem], rounds: int) -> list[list[float]]:
+def timed(problems: Sequence[AssignmentProblem], rounds: int) -> list[list[float]]:
     """Time exact answers, every problem once a round, in seconds of wall time [problem][round]."""
     seconds = [list[float]() for _ in problems]
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Take the pictures of `diagrams.md` that are pixels: a page in a browser, wide, dark and narrow, and one PNG of ours.
+"""Take the pictures of `diagrams.md` and `samples.md` that are pixels: pages in a browser, and one PNG of ours.
 
 Run it from anywhere: `python docs/screenshots.py`. It needs Chromium and the packages of `flowgraph[draw]` and
 playwright; no test runs it. Not here: the SVGs (`generate.py`).
@@ -24,6 +24,7 @@ QUESTION = (
     *("--set", "policy.update.minibatch=128", "--set", "critic.update.minibatch=128"),
     *("--placement", "split:nemo-aligner"),
 )
+TRAINED = ("--cluster", "1xcpu", "--steps", "30", "--batch", "8", "--set", "policy.generate.n=4", "--eval-every", "0")
 ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
@@ -59,12 +60,34 @@ def main() -> None:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=list(ARGUMENTS))
         for shot in SHOTS:
             take(browser, page, shot)
+        run, responses = Path(folder, "ppo-1"), Path(folder, "responses.html")
+        command("run", "ppo", *TRAINED, "-o", str(run))
+        command("rollouts", str(run), "--sort", "-score", "--limit", "4", "-o", str(responses))
+        take_responses(browser, responses)
         browser.close()
 
 
 def draw(*arguments: str) -> None:
     """Run `flowgraph draw` of this checkout."""
-    subprocess.run([sys.executable, "-m", "flowgraph", "draw", *arguments], cwd=DOCS.parent, check=True)
+    command("draw", *arguments)
+
+
+def command(*arguments: str) -> None:
+    """Run a command of this checkout."""
+    subprocess.run([sys.executable, "-m", "flowgraph", *arguments], cwd=DOCS.parent, check=True)
+
+
+def take_responses(browser: Browser, path: Path) -> None:
+    """Colour the tokens by log-prob ratio, go to the second one, and keep what is seen."""
+    page = browser.new_page(viewport={"width": 1000, "height": 700})
+    page.goto(path.as_uri())
+    page.locator(".colour select").select_option("2")
+    page.locator(".tokens").first.focus()
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+    page.evaluate("scrollTo(0, 0)")
+    page.screenshot(path=PICTURES / "rollouts_page.png")
+    page.close()
 
 
 def take(browser: Browser, path: Path, shot: Shot) -> None:

@@ -23,7 +23,7 @@ from nodes import (
 
 @flow
 def cispo(prompts: Prompts, policy: Policy) -> Policy:
-    """Clipped importance weights, a gradient at every token."""
+    """Clip importance weights; every token keeps a gradient."""
     rollout = generate(policy, prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
 

@@ -24,7 +24,7 @@ from nodes import (
 
 @flow
 def dapo(prompts: Prompts, policy: Policy, *, max_tokens: int = 16, buffer: int = 4) -> Policy:
-    """Dynamic sampling, clip-higher, overlong shaping."""
+    """Resample groups, clip higher, penalise long responses."""
     rollout = refill(policy, prompts, groups=12, rounds=3, n=16, max_tokens=max_tokens)
     scores = overlong_penalty(rollout.scores, rollout.lengths, max_tokens=max_tokens, buffer=buffer)
     advantages = group_normalize(scores, rollout.group)

@@ -1,4 +1,4 @@
-"""Decoupled PPO: responses of weights up to four updates old, clipped around the newest weights, with a correction.
+"""Decoupled PPO: train on responses of weights up to four updates old, with a clip around the newest and a correction.
 
 Source: Fu et al. 2025 (AReaL), arXiv 2505.24298, section 5.2; Hilton et al. 2021, arXiv 2110.00641. Deviation:
 group advantages and no critic; weights are capped at 2; an entropy bonus, which keeps small models exploring.
@@ -24,7 +24,7 @@ from nodes import (
 
 @flow
 def decoupled_ppo(prompts: Prompts, policy: Policy) -> Policy:
-    """PPO on stale responses, with a correction."""
+    """Train on responses of older weights, with a correction."""
     rollout = generate(stale(policy, at_most=4), prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
     proximal = logprobs(policy, rollout)

@@ -12,7 +12,7 @@ from nodes import Policy, Prompts, clipped, entropy, entropy_bonus, generate, gr
 
 @flow
 def dr_grpo(prompts: Prompts, policy: Policy, *, max_tokens: int = 16) -> Policy:
-    """GRPO without division by deviation or length."""
+    """Train by GRPO without dividing by deviation or length."""
     rollout = generate(policy, prompts, n=16, max_tokens=max_tokens)
     advantages = group_normalize(score(rollout), rollout.group, deviation=False)
 

@@ -24,7 +24,7 @@ from nodes import (
 
 @flow
 def egpo(prompts: Prompts, policy: Policy) -> Policy:
-    """GRPO with advantages shaped by the policy's entropy."""
+    """Train by GRPO; the policy's entropy shapes advantages."""
     rollout = generate(policy, prompts, n=16)
     scored = group_normalize(score(rollout), rollout.group)
     advantages = entropy_shaped(scored, entropy(policy, rollout), rollout.mask, rollout.tokens)

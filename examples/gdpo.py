@@ -23,7 +23,7 @@ from nodes import (
 
 @flow
 def gdpo(prompts: Prompts, policy: Policy) -> Policy:
-    """GRPO on several rewards, each normalised separately."""
+    """Train by GRPO on several rewards, normalised separately."""
     rollout = generate(policy, prompts, n=16)
     right = group_normalize(score(rollout), rollout.group)
     near = group_normalize(score(rollout, by="partial"), rollout.group)

@@ -1,4 +1,4 @@
-"""GMPO: the geometric mean of the tokens' ratios, each clipped first.
+"""GMPO: one ratio per response, the geometric mean of its tokens' clipped ratios.
 
 Source: Zhao et al. 2025, arXiv 2507.20673, equation 4. Deviation: an entropy bonus, which keeps small models
 exploring.
@@ -12,7 +12,7 @@ from nodes import Policy, Prompts, entropy, entropy_bonus, generate, gmpo_loss, 
 
 @flow
 def gmpo(prompts: Prompts, policy: Policy) -> Policy:
-    """One ratio per response, the geometric mean of its tokens."""
+    """Average each response's clipped ratios geometrically."""
     rollout = generate(policy, prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
 

@@ -24,7 +24,7 @@ from nodes import (
 
 @flow
 def gpg_qwen2_7b(prompts: Prompts, policy: Policy, *, entropy_weight: float = 0.0) -> Policy:
-    """GPG on mathematics, following verl's recipe for Qwen2-7B."""
+    """Train Qwen2-7B by GPG on mathematics, by verl's recipe."""
     rollout = generate(policy, prompts, n=5, max_tokens=1024)
     advantages = gpg_advantages(score(rollout), rollout.group)
 

@@ -12,7 +12,7 @@ from nodes import Policy, Prompts, Reference, clipped, generate, group_normalize
 
 @flow
 def grpo(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
-    """Clipped surrogate on group scores, KL in the loss."""
+    """Train on group scores, with a clip and a KL in the loss."""
     rollout = generate(policy, prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
     ref_logprobs = logprobs(ref, rollout)

@@ -12,7 +12,7 @@ from nodes import Policy, Prompts, entropy, entropy_bonus, generate, group_norma
 
 @flow
 def gspo(prompts: Prompts, policy: Policy) -> Policy:
-    """One ratio per response, length-normalised and clipped."""
+    """Clip one ratio per response, normalised by its length."""
     rollout = generate(policy, prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
 

@@ -1,4 +1,4 @@
-"""OPO: exactly on-policy, with the baseline of least variance: a group's scores weighted by length.
+"""OPO: train exactly on-policy, with the baseline of least variance, a group's mean score weighted by length.
 
 Source: Hao et al. 2025, arXiv 2505.23585, equation 8. Deviation: an entropy bonus, which keeps small models
 exploring.
@@ -23,7 +23,7 @@ from nodes import (
 
 @flow
 def opo(prompts: Prompts, policy: Policy) -> Policy:
-    """On-policy, with the baseline of least variance."""
+    """Train on-policy, with the baseline of least variance."""
     rollout = generate(policy, prompts, n=16)
     advantages = opo_advantages(score(rollout), rollout.group, rollout.mask)
 

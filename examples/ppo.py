@@ -30,7 +30,7 @@ from nodes import (
 
 @flow
 def ppo(prompts: Prompts, policy: Policy, critic: Critic, ref: Reference) -> tuple[Policy, Critic]:
-    """Clipped surrogate with a critic, KL in the reward."""
+    """Train with a critic, a clip, and a KL in the reward."""
     rollout = generate(policy, prompts, n=16)
     kl = kl_estimate(rollout.logprobs, rollout.mask, ref=logprobs(ref, rollout))
     rewards = kl_penalized(token_rewards(score(rollout), rollout.mask), kl, rollout.mask, weight=0.02)

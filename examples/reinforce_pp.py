@@ -26,7 +26,7 @@ from nodes import (
 
 @flow
 def reinforce_pp(prompts: Prompts, policy: Policy, ref: Reference) -> Policy:
-    """No critic, no groups: returns whitened over a batch."""
+    """Train on returns whitened over a batch, without a critic."""
     rollout = generate(policy, prompts, n=16)
     kl = kl_estimate(rollout.logprobs, rollout.mask, ref=logprobs(ref, rollout))
     rewards = kl_penalized(token_rewards(score(rollout), rollout.mask), kl, rollout.mask, weight=0.02)

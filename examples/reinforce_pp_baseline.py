@@ -24,7 +24,7 @@ from nodes import (
 
 @flow
 def reinforce_pp_baseline(prompts: Prompts, policy: Policy) -> Policy:
-    """REINFORCE++ with the group's mean as baseline."""
+    """Train by REINFORCE++ with the group's mean as baseline."""
     rollout = generate(policy, prompts, n=16)
     advantages = whiten(group_normalize(score(rollout), rollout.group, deviation=False), rollout.mask)
 

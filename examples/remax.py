@@ -23,7 +23,7 @@ from nodes import (
 
 @flow
 def remax(prompts: Prompts, policy: Policy) -> Policy:
-    """REINFORCE with the greedy response as baseline."""
+    """Use the greedy response's score as REINFORCE's baseline."""
     rollout = generate(policy, prompts, n=16)
     greedy = generate(policy, prompts, temperature=0.0)
     scores, baseline = score(rollout), score(greedy)

@@ -23,7 +23,7 @@ from nodes import (
 
 @flow
 def rloo(prompts: Prompts, policy: Policy) -> Policy:
-    """REINFORCE with the other responses' mean as baseline."""
+    """Use the other responses' mean as REINFORCE's baseline."""
     rollout = generate(policy, prompts, n=16)
     advantages = rloo_advantages(score(rollout), rollout.group)
 

@@ -12,7 +12,7 @@ from nodes import Policy, Prompts, entropy, entropy_bonus, generate, group_norma
 
 @flow
 def sapo(prompts: Prompts, policy: Policy) -> Policy:
-    """Soft gates on ratios instead of clipping."""
+    """Gate ratios softly instead of clipping them."""
     rollout = generate(policy, prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
 

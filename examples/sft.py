@@ -1,6 +1,6 @@
 """Supervised fine-tuning: make the answers of the data set more likely.
 
-Most users start here. The answer is the column `response` of a row, or its ground truth.
+The answer is the column `response` of a row, or if there is none `extra_info.answer` or the ground truth.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from nodes import Policy, Prompts, cross_entropy, demonstrations, logprobs, upda
 
 @flow
 def sft(prompts: Prompts, policy: Policy) -> Policy:
-    """Supervised fine-tuning on the data set's answers."""
+    """Train the policy to give the data set's answers."""
     answers = demonstrations(policy, prompts)
 
     def loss(pi: Policy) -> Loss:

@@ -1,7 +1,7 @@
 """flowgraph: a compiler for typed training pipelines on language models.
 
 Describe a flow with `flow` and the values; `check`, `plan`, `draw` and `run` it. More of the language is in
-`flowgraph.language`, all that you can ask for in `flowgraph.app`.
+`flowgraph.language`, and all functions of the Python API are in `flowgraph.app`.
 """
 
 from typing import TYPE_CHECKING
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from flowgraph.language.arithmetic import add, scale
 from flowgraph.language.flow import Flow, flow, node, stale
 from flowgraph.language.graph import Graph
-from flowgraph.language.laws import look_up_in
+from flowgraph.language.laws import set_law_table
 from flowgraph.language.loss import Loss
-from flowgraph.language.notebook import show_by
-from flowgraph.language.values import Mask, Metric, Model, Record, State, Trainable, Value, operate_by
+from flowgraph.language.notebook import set_notebook_view
+from flowgraph.language.values import Mask, Metric, Model, Record, State, Trainable, Value, set_operators
 
 if TYPE_CHECKING:
     from flowgraph.app import check, draw, evaluate, generate, plan, resume, run
 
-operate_by(add=add, scale=scale)
-look_up_in("flowgraph.checks.table:LAWS")
-show_by("flowgraph.diagrams.notebook:mimebundle")
+set_operators(add=add, scale=scale)
+set_law_table("flowgraph.checks.table:LAWS")
+set_notebook_view("flowgraph.diagrams.notebook:mimebundle")
 
 __all__ = [
     "Flow",
@@ -48,7 +48,7 @@ _CALLS = {"check", "draw", "evaluate", "generate", "plan", "resume", "run"}
 
 
 def __getattr__(name: str) -> object:
-    """Import the application when it is first used: describing a flow does not need it."""
+    """Return a function of the Python API, imported on first use, since describing a flow does not need it."""
     if name not in _CALLS:
         raise AttributeError(f"module 'flowgraph' has no attribute {name!r}")
     from flowgraph import app

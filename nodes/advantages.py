@@ -44,9 +44,10 @@ EPSILON = 1e-8  # added to sums of energies, so that a baseline without energy i
 def group_normalize(
     scores: Scores, group: Group, *, deviation: bool = True, eps: Annotated[float, Field(gt=0)] = 1e-6
 ) -> Advantages:
-    """Normalise scores within each group: (score - mean) / (sample deviation + eps); without `deviation`, score - mean.
+    """Return scores normalised within each group: (score - mean) / (sample deviation + eps).
 
-    [B] scores to [B] advantages. A group of one keeps its score (mean 0, deviation 1); equal scores become exactly 0.
+    Scores [B] become advantages [B]; without `deviation` they are only centred: score - mean. A group of one keeps its
+    score (mean 0, deviation 1); equal scores become exactly 0.
     Source: Shao et al. 2024 (GRPO), arXiv 2402.03300, section 4.1.2; without deviation: Liu et al. 2025 (Dr. GRPO),
     arXiv 2503.20783.
     """
@@ -61,9 +62,9 @@ def group_normalize(
     kind="advantage", separable=False, metrics=(*SIGNAL, Metric("alpha", about="all rows / rows whose score is not 0"))
 )
 def gpg_advantages(scores: Scores, group: Group) -> Advantages:
-    """Centre scores within each group and scale by alpha = rows / max(1, rows whose score is not 0) of the batch.
+    """Return scores centred within each group, times alpha = rows / max(1, rows whose score is not 0) of the batch.
 
-    [B] scores to [B] advantages; a group of one is not centred.
+    Scores [B] become advantages [B]; a group of one is not centred.
     Source: Chu et al. 2025 (GPG), arXiv 2504.02546, equation 7, with its normaliser 1. Deviation: alpha is verl's. The
     paper's count leaves out the rows of groups whose scores are all equal, right or wrong; this one leaves out the rows
     whose score is 0, so alpha is 1 / accuracy if scores are 0 and 1, and 1 if no score is 0.
@@ -76,9 +77,9 @@ def gpg_advantages(scores: Scores, group: Group) -> Advantages:
 
 @node(kind="advantage", metrics=SIGNAL)
 def rloo_advantages(scores: Scores, group: Group) -> Advantages:
-    """Subtract from each score the mean of the n - 1 other scores of its group.
+    """Return each score minus the mean of the n - 1 other scores of its group.
 
-    [B] scores to [B] advantages; equal scores become exactly 0. The advantage of a group of one is 0, as in verl's
+    Scores [B] become advantages [B]; equal scores become exactly 0. The advantage of a group of one is 0, as in verl's
     vectorised version; verl's version with loops keeps the score.
     Source: Ahmadian et al. 2024 (RLOO), arXiv 2402.14740, section 3.3; Kool et al. 2019.
     """
@@ -91,10 +92,10 @@ def rloo_advantages(scores: Scores, group: Group) -> Advantages:
 
 @node(kind="advantage", metrics=SIGNAL)
 def opo_advantages(scores: Scores, group: Group, mask: Mask) -> Advantages:
-    """Subtract from each score its group's mean weighted by length: score - Σ length·score / Σ length.
+    """Return each score minus its group's mean weighted by length: score - Σ length·score / Σ length.
 
-    [B] scores to [B] advantages; a length is the number of tokens that the mask [B, T] keeps. Equal scores become
-    exactly 0. The baseline is 0 in a group of one, and in a group without tokens.
+    Scores [B] become advantages [B]; a length is the number of tokens that the mask [B, T] keeps. Equal scores become
+    exactly 0. The mean counts as 0 in a group of one, and in a group without tokens.
     Source: Hao et al. 2025 (OPO), arXiv 2505.23585, section 3.2.
     """
     centred, flat = _Groups.of(group).centred(scores.data.double(), (mask.data != 0).sum(1))
@@ -105,9 +106,10 @@ def opo_advantages(scores: Scores, group: Group, mask: Mask) -> Advantages:
 def pass_at_k_advantages(
     scores: Scores, group: Group, *, deviation: bool = True, eps: Annotated[float, Field(gt=0)] = 1e-6
 ) -> Advantages:
-    """Assign an advantage only to the best response of each group: (best - second) / (sample deviation + eps).
+    """Return the lead of each group's best response, (best - second) / (sample deviation + eps), and 0 for all others.
 
-    [B] scores to [B] advantages, 0 for all other responses, in a group with two best ones, and in a group of one.
+    Scores [B] become advantages [B]; without `deviation` the lead is best - second. The best response gets 0 too in a
+    group with two best ones, and in a group of one.
     Source: Tang et al. 2025, arXiv 2503.19595; the deviation is that of verl's `grpo_passk`.
     Deviation: verl refuses a group of one.
     """
@@ -126,10 +128,10 @@ def pass_at_k_advantages(
 def greedy_baseline(
     scores: Scores, group: Group, *, greedy: Annotated[Scores, Rows.OTHER], greedy_group: Annotated[Group, Rows.OTHER]
 ) -> Advantages:
-    """Subtract from each score that of the greedy response to the same prompt.
+    """Return each score minus that of the greedy response to the same prompt.
 
-    [B] scores to [B] advantages. The greedy scores [P] are matched by prompt, in any order; if a prompt has several,
-    their mean counts. Raises `LawError` for a prompt without a greedy response.
+    Scores [B] become advantages [B]. The greedy scores [P] are matched by prompt, in any order; if a prompt has
+    several, their mean counts. Raises `LawError` for a prompt without a greedy response.
     Source: Li et al. 2023 (ReMax), arXiv 2310.10505, algorithm 1.
     """
     import torch
@@ -157,12 +159,12 @@ def entropy_shaped(
     bound: Annotated[float, Field(gt=1)] = 2.0,
     between: tuple[int, int] | None = None,
 ) -> A:
-    """Add to each advantage A the response's clipped mean entropy H: A + weight·clip(H, ±|A| / bound).
+    """Return each advantage A plus the clipped mean entropy H of its response: A + weight·clip(H, ±|A| / bound).
 
-    [B] or [B, T] advantages to the same shape. H, in nats, is of the policy that sampled the tokens, and the mean over
-    those that the mask keeps. With `between` it is over the tokens strictly between two token ids, such as those of
-    `<think>` and `</think>`: from the first opening one to the next closing one. A response without such tokens keeps
-    its advantage. An advantage of 0 stays 0, and with `weight` ≤ `bound` no advantage changes its sign.
+    Advantages [B] or [B, T] keep their shape. H is the mean of `entropy`, in nats, over the tokens that the mask keeps;
+    it should be that of the policy that sampled them. With `between`, two token ids such as those of `<think>` and
+    `</think>`, only tokens after the first opening one and before the next closing one count. A response without such
+    tokens keeps its advantage. An advantage of 0 stays 0, and with `weight` ≤ `bound` none changes its sign.
     Source: Hao et al. 2025 (EGPO), arXiv 2508.05118.
     """
     import torch
@@ -194,11 +196,11 @@ def gae(
     gamma: Annotated[float, Field(ge=0, le=1)] = 1.0,
     lam: Annotated[float, Field(ge=0, le=1)] = 0.95,
 ) -> tuple[TokenAdvantages, Returns]:
-    """Estimate advantages A_t = δ_t + γλ·A_{t+1}, with δ_t = r_t + γ·V_{t+1} - V_t, and the critic's returns A + V.
+    """Return advantages A_t = δ_t + γλ·A_{t+1}, with δ_t = r_t + γ·V_{t+1} - V_t, and the critic's targets A + V.
 
-    All [B, T]. "t+1" is the next token that the mask keeps: A and V skip masked tokens, such as those of tools, and are
-    0 after the last token. Rewards of masked tokens do not count, and both results are 0 there. Advantages are not
-    whitened; `whiten` does that.
+    All are [B, T]: r are the rewards, V the critic's values, and λ is `lam`. "t+1" is the next token that the mask
+    keeps: A and V skip masked tokens, such as those of tools, and are 0 after the last token. Rewards of masked tokens
+    do not count, and both results are 0 there. Advantages are not whitened; `whiten` does that.
     Source: Schulman et al. 2015 (GAE), arXiv 1506.02438, equations 11 and 16.
     """
     expected = masked(values.data, mask)
@@ -210,11 +212,11 @@ def gae(
 def discounted_returns(
     rewards: Rewards, mask: Mask, *, gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
 ) -> TokenAdvantages:
-    """Return the discounted rewards from each token on: G_t = r_t + γ·G_{t+1}.
+    """Return for each token the discounted sum of its reward and all later ones: G_t = r_t + γ·G_{t+1}.
 
-    [B, T] to [B, T]. "t+1" is the next token that the mask keeps: the return skips masked tokens, such as those of
-    tools, and is 0 there. Versions of verl before 2026 started again at each masked token, so that rewards after a
-    tool's answer did not reach the tokens before it. REINFORCE++ is this node and `whiten`.
+    Rewards [B, T] become returns [B, T]. "t+1" is the next token that the mask keeps: the return skips masked tokens,
+    such as those of tools, and is 0 there. Versions of verl before 2026 started again at each masked token, so that
+    rewards after a tool's answer did not reach the tokens before it. REINFORCE++ uses this node and `whiten`.
     Source: Hu et al. 2025 (REINFORCE++), arXiv 2501.03262.
     """
     import torch
@@ -234,14 +236,15 @@ def optimal_token_baseline(
     weights: Annotated[ImportanceWeights | None, Corrects("old")] = None,
     zero_tail: bool = True,
 ) -> TokenAdvantages:
-    """Subtract from each token's return G_t the mean of its group weighted by energy: Σ G_t·W_t / Σ W_t.
+    """Return each token's return G_t minus the mean of its group weighted by energy: Σ G_t·W_t / Σ W_t.
 
-    All [B, T]. W_t is the sum up to t of 1 - 2π + Σπ², a proxy of the squared gradient at a token of probability π,
-    times the squared importance weight, if any. π, from `old`, and Σπ², from `squares`, belong to one version of one
-    model: the one that sampled the rows, or with `weights` the one to which they correct. t counts the tokens that the
-    mask keeps; masked tokens have no influence, and their advantage is 0. Where a response is longer than all others of
-    its group, the baseline would be its own return and its advantage 0; with `zero_tail` the baseline is 0 there. The
-    baseline is also 0 if no other response of the group has a token, and where the energies sum to 0.
+    All are [B, T]. G_t is the sum of the rewards from token t on. The energy W_t is the sum up to t of 1 - 2π + Σπ², a
+    proxy of the squared gradient at a token of probability π, times the squared importance weight, if any. π, from
+    `old`, and Σπ², from `squares`, belong to one version of one model: the one that sampled the rows, or with `weights`
+    the one to which they correct. t counts the tokens that the mask keeps; masked tokens have no influence, and their
+    advantage is 0. Where a response is longer than all others of its group, the baseline would be its own return and
+    its advantage 0; with `zero_tail` the baseline is 0 there. The baseline is also 0 if no other response of the group
+    has a token, and where the energies sum to 0.
     Source: Li et al. 2026 (OTB), arXiv 2602.07078; tail and alignment are those of verl's `tir_optimal_token_baseline`.
     Deviation: 1 - 2π + Σπ² below 0, from rounding, is 0. verl's other estimator counts masked tokens in t, as columns.
     """

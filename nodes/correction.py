@@ -88,13 +88,13 @@ def importance_weights(
     low: Annotated[float | None, POSITIVE, AfterValidator(_without_cap)] = None,
     high: Annotated[float | None, POSITIVE, AfterValidator(_without_cap)] = None,
 ) -> ImportanceWeights:
-    """Weight tokens by how much more likely they are than when they were sampled: exp(old - behaviour), [B, T].
+    """Return weights [B, T], how much more likely tokens are than when they were sampled: exp(old - behaviour).
 
-    At level "sequence" all tokens of a row have one weight: the exponential of the sum over the row's mask. `cap`
-    truncates weights; with `cap` None and `low`, `high` or both, weights outside of these bounds are 0. The log of a
-    weight is clamped to ±20. Weights are 0 where the mask is 0, and no gradient flows through them. Metrics are means
-    over tokens, or at level "sequence" over rows with a token. Raises LawError for tokens without a log-prob in
-    `behaviour`.
+    `behaviour` has the log-probs from sampling, `old` those of the policy for which the weights correct. At level
+    "sequence" all tokens of a row have one weight: the exponential of the sum over the row's mask. `cap` truncates
+    weights; with `cap` None and `low`, `high` or both, weights outside of these bounds are 0. The log of a weight is
+    clamped to ±20. Weights are 0 where the mask is 0, and no gradient flows through them. Metrics are means over
+    tokens, or at level "sequence" over rows with a token. Raises LawError for tokens without a log-prob in `behaviour`.
     Source: truncation: Espeholt et al. 2018 (V-trace), arXiv 1802.01561, section 4.1, as Yao et al. 2025, "Your
     Efficient RL Framework Secretly Brings You Off-Policy RL Training", apply it to two engines; bounds: Ling Team 2025
     (IcePop), arXiv 2510.18855; level "sequence": Liu, Li et al. 2025, "When Speed Kills Stability".
@@ -121,10 +121,10 @@ def importance_weights(
 
 @node(separable=False, metrics=(Metric("scale", about="mean weight, by which all weights are divided"),))
 def normalized_weights(weights: ImportanceWeights, mask: Mask, *, level: Level) -> ImportanceWeights:
-    """Divide importance weights [B, T] by their mean over the batch, so that their mean becomes 1.
+    """Return importance weights [B, T] divided by their mean over the batch, so that their mean becomes 1.
 
-    At level "token" this is the mean over tokens; at level "sequence" the mean over rows with a token of their token
-    means. Weights that are all 0 do not change.
+    At level "token" the mean is over tokens; at level "sequence" it is that of the token means of all rows with a
+    token. Weights that are all 0 do not change.
     Source: self-normalised importance sampling, Owen 2013, "Monte Carlo theory, methods and examples", section 9.2.
     """
     plain, tokens = masked(weights.data.detach(), mask), mask.data.sum(1)
@@ -151,7 +151,7 @@ def rejected(
     low: Annotated[float | None, POSITIVE, AfterValidator(_only_of_k1)] = None,
     high: Annotated[float, POSITIVE, AfterValidator(_above_lower_bound)],
 ) -> Mask:
-    """Remove from a mask [B, T] the tokens or rows whose log-probs differ too much from those of sampling.
+    """Return a mask [B, T] without the tokens or rows whose log-probs differ too much from those of sampling.
 
     With l = old - behaviour of a token, clamped to ±20: k1 = -l, k2 = l² / 2, k3 = e^l - 1 - l. A test "token_…"
     removes the tokens that fail; the tests "seq_sum_…", "seq_mean_…" and "seq_max_…" remove rows, by the sum, mean or

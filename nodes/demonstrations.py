@@ -25,7 +25,7 @@ METRICS = (
 def demonstrations(
     model: LanguageModel, prompts: Prompts, *, column: str = "", max_tokens: Annotated[int, Field(ge=1)] = 1024
 ) -> Responses:
-    """Return the data set's answer to each prompt, written with the model's chat template: B = prompts.
+    """Return the data set's answers, one for each prompt, as responses in the model's chat template.
 
     `column` names the answers' column, or a path into a struct (`extra_info.answer`). By default answers are read from
     `response`, else from `extra_info.answer`, where GSM8K has its worked solutions, else from the ground truth. The
@@ -58,7 +58,10 @@ def demonstrations(
 
 
 def answer_of(row: Mapping[str, object], column: str) -> str:
-    """Return the answer in a row of the data set; raise DataError if it has none.
+    """Return the answer in a row of the data set; raise DataError if it has none, or an empty one.
+
+    `column` names its column, or a path such as `extra_info.answer`; "" means `response`. In a row without that column
+    it means `extra_info.answer`, or else `reward_model.ground_truth`.
 
     >>> answer_of({"response": "7"}, ""), answer_of({"extra_info": {"answer": "2 + 6 = 8"}}, "")
     ('7', '2 + 6 = 8')
@@ -74,9 +77,10 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
 
 
 def split_chat(context: Sequence[int], chat: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Split the tokens of a chat with its answer after the longest prefix that the chat without the answer has too.
+    """Return the tokens of a chat in two parts: the longest prefix that it shares with `context`, and the rest.
 
-    That is usually the whole context; but a tokenizer may merge the context's last characters with the answer's first.
+    `chat` has the tokens with the answer, `context` those without. The first part is usually the whole context, but a
+    tokenizer may merge the context's last characters with the answer's first.
 
     >>> split_chat([1, 2], [1, 2, 8, 9]), split_chat([1, 2, 3], [1, 2, 4, 5])
     (([1, 2], [8, 9]), ([1, 2], [4, 5]))

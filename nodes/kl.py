@@ -82,9 +82,9 @@ def kl_abs(
     straight_through: bool = False,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return |new - ref|: not an estimate of KL(policy, reference), but 0 where it is, and of its scale far from 0.
+    """Return |new - ref|, the absolute difference of log-probs, which does not estimate KL(policy, reference).
 
-    With `straight_through` it has the gradient of k2, new - ref.
+    It is 0 where the two models agree. With `straight_through` it has the gradient of k2, new - ref.
     """
     return _kl_loss("abs", new, mask, ref, straight_through, aggregation)
 
@@ -93,7 +93,7 @@ def kl_abs(
 def kl_estimate(
     old: LogProbs, mask: Mask, *, ref: Annotated[LogProbs, By.FIXED], estimator: Estimator = "k1"
 ) -> TokenKL:
-    """Return the estimate of KL(policy, reference) at each token, as a penalty for rewards: [B, T].
+    """Return an estimate of KL(policy, reference) at each token, in nats, as a penalty for rewards: [B, T].
 
     `old` are the policy's log-probs; no gradient flows. Estimates are those of `kl_k1`, `kl_k2`, `kl_k3` and `kl_abs`,
     and 0 where the mask is 0. The metric is the mean over rows with a token of their token means.
@@ -130,7 +130,7 @@ def adaptive_kl(
 
 @node
 def weighted(loss: Loss, beta: KLWeight) -> Loss:
-    """Multiply a loss by a carried weight: `surrogate + weighted(kl_k3(…), beta)`."""
+    """Return a loss times a weight that is carried from step to step: `surrogate + weighted(kl_k3(…), beta)`."""
     return loss.times(float(beta.data))
 
 

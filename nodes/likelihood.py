@@ -17,29 +17,37 @@ READ = Parts("context", "tokens", "lengths", "temperature")
 
 @node(kind="logprob", stat="logprobs")
 def logprobs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> LogProbs:
-    """Return the log-prob of each response token under a model, at the rollout's temperature: [B, T]."""
+    """Return the log-prob of each response token under a model: [B, T].
+
+    The distribution has the rollout's temperature, and its truncation of this model's probabilities. The truncation
+    always keeps the response's own token, to which a model that has changed since it sampled would else give
+    probability 0.
+    Source: DeepSeek-AI 2025 (V3.2), arXiv 2512.02556, section 3.1, keeps the mask of sampling for this. Deviation: the
+    mask is computed again from the model's probabilities.
+    """
     return LogProbs(_stat(model, rollout, "logprobs"))
 
 
 @node(kind="logprob", stat="entropy")
 def entropy(model: LanguageModel, rollout: Annotated[Responses, READ]) -> Entropy:
-    """Return a model's entropy at each response token, in nats, at the rollout's temperature: [B, T]."""
+    """Return a model's entropy at each response token, in nats, of the distribution of `logprobs`: [B, T]."""
     return Entropy(_stat(model, rollout, "entropy"))
 
 
 @node(kind="logprob", stat="square_probs")
 def squared_probs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> SquaredProbs:
-    """Return the sum of squared probabilities at each response token, at the rollout's temperature: [B, T]."""
+    """Return the sum of squared probabilities at each response token, of the distribution of `logprobs`: [B, T]."""
     return SquaredProbs(_stat(model, rollout, "square_probs"))
 
 
 @node(kind="logprob", stat="values")
 def critic_values(model: Critic, rollout: Annotated[Responses, READ]) -> Values:
-    """Return the critic's estimate of the rewards still to come, before each response token: [B, T]."""
+    """Return the critic's estimate, before each response token, of the rewards from there on: [B, T]."""
     return Values(_stat(model, rollout, "values"))
 
 
 def _stat(model: LanguageModel | Critic, rollout: Responses, name: str) -> Tensor:
-    rows = ResponseRows(rollout.context.data, rollout.tokens.data, rollout.lengths.data, rollout.temperature.data)
+    distribution = rollout.temperature.distribution()
+    rows = ResponseRows(rollout.context.data, rollout.tokens.data, rollout.lengths.data, *distribution)
     stat: Tensor = getattr(model.handle.token_stats(rows, (name,)), name)
     return stat

@@ -60,13 +60,13 @@ def mismatch(
     threshold: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0,
     most: Annotated[float | None, Field(gt=0)] = None,
 ) -> Mismatch:
-    """Measure how far an engine's log-probs `old` are from those of the engine that sampled the tokens, `behaviour`.
+    """Return, in nats, how far an engine's log-probs `old` are from those of the engine that sampled, `behaviour`.
 
     With l = old - behaviour [B, T] under the mask, the ratio of a token is e^l, with l clamped to ±20; the product over
     a row is e^(sum of l), with the sum clamped to ±20. kl = mean(-l), k3_kl = mean(e^l - 1 - l), chi2 = mean(ratio²) -
-    1, ess = mean(e^l)² / mean(e^2l). The perplexity of a row is e^-(mean of its log-probs). Means over rows leave out
-    rows without a token. Returns k3_kl, in float64; NaN without tokens. Raises LawError if it is above `most`
-    nats: then the sampling engine has other weights.
+    1, ess = mean(e^l)² / mean(e^2l). The perplexity of a row is e^-(mean of its log-probs). Tokens without a log-prob
+    in `behaviour` are left out, and means over rows leave out rows without a token. The result is k3_kl, in float64,
+    NaN without tokens. Raises LawError if it is above `most` nats: then the sampling engine has other weights.
     Source: Liu, Li et al. 2025, "When Speed Kills Stability", and verl's notes on rollout correction; k3: Schulman
     2020, "Approximating KL divergence". Deviation: l is clamped to ±20 in k3_kl too; rows without a token are left out.
 
@@ -120,18 +120,19 @@ def _row_measures(old: Tensor, behaviour: Tensor, products: Tensor) -> Iterator[
 
 
 def watch_engines(graph: Graph, params: Sequence[str]) -> Graph:
-    """Return a named graph with one more result for each sampling node of the models in `params`: its mismatch.
+    """Return a named graph that also measures the mismatch of each node that samples from a model in `params`.
 
-    Before: `policy.generate`, which the flow reads. After: also `policy.mismatch` of its log-probs and those of a new
-    node `policy.logprobs`, by the version that sampled (the newest one, if copies that sample may lag behind). If the
-    flow has that log-prob node already, it is used. Greedy sampling is not measured.
+    For a node `policy.generate`, the graph gets a result `policy.mismatch`: a comparison of the log-probs from sampling
+    with those of a node `policy.logprobs`, which is added unless the flow has an equal one. That node reads the version
+    that sampled (the newest one, if copies that sample may lag). Greedy and penalized sampling are not measured.
     """
     for sampler in graph.nodes:
         model = sampler.model() if sampler.op.kind == "generate" else None
         if model is None or not issubclass(model.type, LanguageModel):
             continue
-        param, greedy = carried_from(model), getattr(sampler.settings, "temperature", None) == 0
-        if param is None or param.name not in params or greedy:
+        param, temperature = carried_from(model), getattr(sampler.settings, "temperature", None)
+        penalized = getattr(sampler.settings, "repetition_penalty", 1.0) != 1  # a forward pass computes none
+        if param is None or param.name not in params or temperature == 0 or penalized:
             continue
         for i, kind in enumerate(sampler.returns):
             if issubclass(kind, Responses) and LogProbs in fields(kind).values():

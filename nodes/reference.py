@@ -16,7 +16,7 @@ from nodes.values import LanguageModel, MovingReference
 def averaged(
     ref: MovingReference, *, policy: LanguageModel, decay: Annotated[float, Field(ge=0, le=1)] = 0.99
 ) -> MovingReference:
-    """Move a reference towards the policy: decay · reference + (1 - decay) · policy, weight by weight.
+    """Move a reference towards the policy and return its next version: decay · reference + (1 - decay) · policy.
 
     Pass the policy that `update` returned; otherwise the reference stays one step behind. Both models have the same
     shape and are in one pool and layout. Weights that are not floating-point numbers are copied from the policy. The
@@ -42,8 +42,9 @@ def averaged(
 def refreshed(
     ref: MovingReference, *, policy: LanguageModel, every: Annotated[int, Field(ge=1)] = 100, key: Key = Key()
 ) -> MovingReference:
-    """Replace the reference by the policy every `every` steps, counted from the first step of the run.
+    """Replace the reference's weights by the policy's in every `every`-th step of the run, and return its next version.
 
+    In all other steps its weights stay as they are.
     Source: Liu et al. 2025 (ProRL), arXiv 2505.24864, section 3.3. Deviation: at fixed steps, and without a reset of
     the optimizer's state.
     """

@@ -15,7 +15,7 @@ from flowgraph.language import Key, Measure
 from flowgraph.language.rows import take
 from flowgraph.language.values import Kind, Value
 from nodes.sampling import METRICS as OF_SAMPLING
-from nodes.sampling import generate
+from nodes.sampling import MinP, Penalty, Stop, TopK, TopP, generate
 from nodes.scoring import METRICS as OF_SCORING
 from nodes.scoring import Rule, score
 from nodes.values import LanguageModel, Prompts, Rollout, Scores
@@ -54,44 +54,62 @@ def refill(
     call_limit_s: Annotated[float, Field(gt=0)] | None = None,
     on_error: float | Literal["fail"] = "fail",
     allow: tuple[str, ...] = (),
+    confined: bool = False,
+    sandbox: str = "",
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    stop: Stop = (),
+    ignore_eos: bool = False,
     key: Key = Key(),
 ) -> ScoredRollout:
-    """Sample and score `n` responses to each prompt, round by round, until `groups` groups have signal.
+    """Sample and score `n` responses to each prompt, round by round, and return up to `groups` groups with signal.
 
+    `temperature` and `max_tokens` are those of `generate`, and the settings from `by` to `sandbox` those of `score`.
     A group, the responses to one prompt, has signal if its scores differ or if it has one response. The step's prompts
     are shuffled and split evenly into `rounds`. After the round that fills the batch no more responses are sampled, and
     groups beyond `groups` are dropped. If too few groups have signal, the batch is smaller, with at least one group.
     Metrics of sampling and scoring cover all sampled responses. The result depends neither on the split of prompts over
-    ranks nor, for each response, on its round.
+    ranks nor, for each response, on its round. Settings of sampling are those of `generate`.
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.2. Deviation: bounded by `rounds`.
     """
-    import numpy as np
     import torch
 
     rollouts, useful, tried, ranks = list[ScoredRollout](), list[int](), 0, policy.handle.ranks
-    order = torch.unique(ranks.union(prompts.group.data))  # ascending, then shuffled
-    order = order[torch.from_numpy(np.argsort(key.generator().bit_generator.random_raw(len(order)), kind="stable"))]
-    limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s, "allow": allow}
+    order = _shuffled(torch.unique(ranks.union(prompts.group.data)), key)
+    limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s}
+    limits |= {"allow": allow, "confined": confined, "sandbox": sandbox}
+    sampling: Any = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "stop": stop, "ignore_eos": ignore_eos}
+    sampling |= {"repetition_penalty": repetition_penalty, "temperature": temperature, "max_tokens": max_tokens}
     for part in torch.tensor_split(order, max(1, min(rounds, len(order)))):
         share = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
-        rollout = generate(policy, share, n=n, temperature=temperature, max_tokens=max_tokens, key=key)
+        rollout = generate(policy, share, n=n, key=key, **sampling)
         scores = score(rollout, by=by, format_score=format_score, on_error=on_error, **limits)
-        parts: dict[str, Any] = {**rollout.parts, "scores": scores}
-        rollouts.append(ScoredRollout(**parts).measured(*rollout.measures, *scores.measures))
+        rollouts.append(ScoredRollout.of({**rollout.parts, "scores": scores}, [*rollout.measures, *scores.measures]))
         signal = set(ranks.union(_with_signal(rollouts[-1])).tolist())
         useful += [group for group in part.tolist() if group in signal]
         tried += len(part)
         if len(useful) >= groups:
             break
     chosen = useful[:groups] or order[:1].tolist()
-    parts = {name: _stacked([rollout.parts[name] for rollout in rollouts]) for name in rollouts[0].parts}
-    return take(ScoredRollout(**parts), _rows_of(chosen, rollouts, prompts)).measured(
+    stacked = {name: _stacked([rollout.parts[name] for rollout in rollouts]) for name in rollouts[0].parts}
+    return take(ScoredRollout.of(stacked), _rows_of(chosen, rollouts, prompts)).measured(
         *(measure for rollout in rollouts for measure in rollout.measures),
         Measure("rounds", len(rollouts), 1),
         Measure("groups_tried", tried, 1),
         Measure("groups_kept", len(chosen), 1),
         Measure("no_signal", tried - len(useful), tried),
     )
+
+
+def _shuffled(groups: Tensor, key: Key) -> Tensor:
+    import numpy as np
+    import torch
+
+    order = np.argsort(key.generator().bit_generator.random_raw(len(groups)), kind="stable")
+    shuffled: Tensor = groups[torch.from_numpy(order)]
+    return shuffled
 
 
 def _with_signal(rollout: ScoredRollout) -> Tensor:
@@ -133,4 +151,7 @@ def _stacked(values: Sequence[Value]) -> Value:
     if first.kind is Kind.TOKEN:
         width = max(column.shape[1] for column in columns)
         columns = [torch.nn.functional.pad(column, (0, width - column.shape[1])) for column in columns]
-    return type(first)(torch.cat(columns))
+    stacked = type(first)(torch.cat(columns))
+    if any(value.extras for value in values):
+        stacked.extras = tuple(text for value in values for text in value.extras or ["{}"] * len(value.data))
+    return stacked

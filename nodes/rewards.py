@@ -16,9 +16,9 @@ from nodes.values import KLWeight, Rewards, Scores, TokenKL
 
 @node
 def token_rewards(scores: Scores, mask: Mask) -> Rewards:
-    """Return the rewards of tokens: a response's score for its last token where the mask is not 0, and 0 elsewhere.
+    """Return rewards of tokens: the last token of a response that the mask keeps gets its score, all others get 0.
 
-    [B] scores to [B, T] rewards. A response without such a token has no reward.
+    Scores [B] become rewards [B, T]. The score of a response without such a token is lost.
     """
     import torch
 
@@ -37,10 +37,10 @@ def kl_penalized(
     beta: KLWeight | None = None,
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.05,
 ) -> Rewards:
-    """Subtract from each token's reward its KL from the reference, times a factor: r - beta·KL.
+    """Return each token's reward minus its KL from the reference, times a factor: r - beta·KL.
 
-    All [B, T], the KL in nats; 0 where the mask is 0. The factor is the coefficient `beta` that is carried from step to
-    step, or else `weight`.
+    All are [B, T], the KL in nats; the result is 0 where the mask is 0. The factor is the coefficient `beta` that is
+    carried from step to step, or else `weight`.
     Source: Ziegler et al. 2019, arXiv 1909.08593, equation 2; token by token as in Ouyang et al. 2022, arXiv
     2203.02155, section 3.5.
     """
@@ -57,11 +57,11 @@ def overlong_penalty(
     buffer: Annotated[int, Field(ge=1)],
     factor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
 ) -> Scores:
-    """Reduce the scores of long responses by factor·(length - (max_tokens - buffer)) / buffer, at most by `factor`.
+    """Return scores minus a penalty for long responses: factor·(length - (max_tokens - buffer)) / buffer.
 
-    [B] scores to [B]; lengths and settings in tokens. The penalty starts at `max_tokens` - `buffer` tokens, and is
-    `factor` beyond `max_tokens`. Raises `SettingError` where `buffer` is more than `max_tokens`.
-    Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, equation 13. verl's form goes on falling beyond `max_tokens`,
+    Scores are [B]; lengths, `max_tokens` and `buffer` are in tokens. The penalty starts at `max_tokens` - `buffer`
+    tokens, and is `factor` from `max_tokens` on. Raises `SettingError` if `buffer` is more than `max_tokens`.
+    Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, equation 13. verl's penalty grows further beyond `max_tokens`,
     which no response sampled with this limit reaches.
     """
     if buffer > max_tokens:

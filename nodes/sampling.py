@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from flowgraph import Metric, node
 from flowgraph.language import Key, Measure
-from flowgraph.language.handle import Completion, SampleRequest, gather
+from flowgraph.language.handle import (
+    WHOLE_VOCABULARY,
+    Completion,
+    SampleRequest,
+    Stopping,
+    Truncation,
+    gather,
+)
 from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
 from nodes.values import Columns, Finished, LanguageModel, LogProbs, Prompts, Rollout, Temperature, Text, Versions
 
@@ -28,6 +35,32 @@ METRICS = (
 )
 
 
+TopK = Annotated[int, Field(ge=0)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+MinP = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(gt=0, le=2)]
+
+
+def _stops(stop: object) -> object:
+    """Return texts and token ids as a tuple, also if there is one only; raise ValueError for others."""
+    stops: Any = stop if isinstance(stop, list | tuple) else (stop,)
+    if len(stops) > 64:
+        raise ValueError("should have at most 64 texts and token ids")
+    for text in stops:
+        if isinstance(text, bool) or not isinstance(text, str | int):
+            raise ValueError("should be texts and token ids")
+        if isinstance(text, int) and text < 0:
+            raise ValueError("should have token ids greater than or equal to 0")
+        if isinstance(text, str) and not 1 <= len(text) <= 1000:
+            raise ValueError("should have texts of 1 to 1000 characters")
+        if isinstance(text, str) and "\ufffd" in text:
+            raise ValueError("should not have U+FFFD, which stands for a character whose bytes are not complete")
+    return tuple(stops)
+
+
+Stop = Annotated[tuple[str | int, ...], BeforeValidator(_stops)]
+
+
 @node(kind="generate", metrics=METRICS)
 def generate(
     policy: LanguageModel,
@@ -36,21 +69,39 @@ def generate(
     n: Annotated[int, Field(ge=1)] = 1,
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
     max_tokens: Annotated[int, Field(ge=1)] = 256,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    stop: Stop = (),
+    ignore_eos: bool = False,
     key: Key = Key(),
 ) -> Rollout:
     """Sample `n` responses to each prompt; at temperature 0 the most likely token is taken.
+
+    Tokens are drawn from the `top_k` likeliest (0: all), then from the likeliest of these whose probabilities reach
+    `top_p`, then from those at least `min_p` times as likely as the likeliest. `repetition_penalty` divides the
+    positive logits of tokens that prompt or response have already, and multiplies the negative ones, before the
+    temperature. The rollout's log-probs are of the distribution that is left. A response ends with an end token of the
+    model, unless `ignore_eos`; with a token id in `stop`, or with the token that completes a text in `stop`.
 
     Returns B = prompts × n rows, with the samples of a prompt next to each other. The key, the prompt's row in the data
     set, the sample and the position determine each random number, so a response does not depend on its batch.
     """
     encode = policy.handle.tokenizer.encode
     contexts = [encode(messages) for messages in prompts.columns.data.column("prompt").to_pylist()]
+    truncation = Truncation(top_k, top_p, min_p) if temperature else WHOLE_VOCABULARY
+    texts = tuple(text for text in stop if isinstance(text, str))
+    ids = tuple(token for token in stop if isinstance(token, int))
+    distribution = truncation, repetition_penalty, Stopping(texts, ids, ignore_eos)
     requests = [
-        SampleRequest(context, group, sample, max_tokens, temperature, key)
+        SampleRequest(context, group, sample, max_tokens, temperature, key, *distribution)
         for context, group in zip(contexts, prompts.group.data.tolist(), strict=True)
         for sample in range(n)
     ]
-    return _rollout(policy, prompts, requests, gather(policy.handle, requests), temperature)
+    return _rollout(
+        policy, prompts, requests, gather(policy.handle, requests), Temperature.with_truncation(temperature, truncation)
+    )
 
 
 def _rollout(
@@ -58,7 +109,7 @@ def _rollout(
     prompts: Prompts,
     requests: Sequence[SampleRequest],
     completions: Sequence[Completion],
-    temperature: float,
+    temperature: Temperature,
 ) -> Rollout:
     import pyarrow as pa
     import torch
@@ -84,11 +135,11 @@ def _rollout(
         finished=Finished(finished),
         text=Text(pa.array(texts, pa.string())),
         columns=Columns(prompts.columns.data.take(prompt_of_row.numpy())),
-        temperature=Temperature(temperature),
+        temperature=temperature,
     ).measured(
         Measure("response_length", float(lengths.sum()), len(completions)),
         Measure("finished", float(finished.sum()), len(completions)),
-        Measure("entropy", -float(logprobs.sum()), float(lengths.sum()) if temperature else 0.0),
+        Measure("entropy", -float(logprobs.sum()), float(lengths.sum()) if temperature.data else 0.0),
     )
 
 
@@ -104,7 +155,7 @@ def _token_versions(completion: Completion) -> list[int]:
 
 
 def pad(lists: Sequence[Sequence[float]], kind: dtype) -> Tensor:
-    """Pad lists on the right with zeros to the longest: [B, T]."""
+    """Return lists of numbers as a tensor [B, T] of dtype `kind`, padded on the right with zeros to the longest."""
     import torch
 
     lengths = torch.tensor([len(numbers) for numbers in lists], dtype=torch.int64)

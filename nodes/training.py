@@ -82,8 +82,8 @@ def update(
 def scheduled(step: int, schedule: str, warmup_steps: int, decay_steps: int, minimum: float) -> float:
     """Return the factor of the learning rate in one step of a run, counted from 0.
 
-    It rises linearly to 1 in the last of the `warmup_steps`. Then "linear" falls in a line, and "cosine" in half a
-    wave, to `minimum` at `decay_steps`, and stays there. Raises LawError if `decay_steps` ends in the warm-up.
+    It rises linearly to 1 in the last of the `warmup_steps`. Then "constant" stays 1; "linear" and "cosine" fall, in a
+    line or half a wave, to `minimum` at `decay_steps` and stay there. Raises LawError if that step is in the warm-up.
     Source: Loshchilov and Hutter 2017 (SGDR), arXiv 1608.03983, equation 5. Deviation: the first factor of a warm-up is
     not 0 as it is in transformers' schedulers, so that no step is lost.
 
@@ -121,10 +121,11 @@ def _step(region: BoundRegion, model: Trainable, parts: list[Tensor], batch: Ten
 
 
 def minibatches(groups: Tensor, prompts: Tensor, size: int, key: Key, epoch: int) -> list[Tensor]:
-    """Split rows into minibatches of at most `size` prompts (0: one), in an order keyed by seed, step and epoch.
+    """Return the row indices of each minibatch of at most `size` prompts; the key and the epoch shuffle the prompts.
 
-    `groups` [B] is the prompt that each row answers, `prompts` [P] those of all ranks' rows, each once. Returns row
-    indices. Every row is in exactly one minibatch; every rank has the same number of minibatches, some perhaps empty.
+    `groups` [B] is the prompt of each row, `prompts` [P] has each prompt of all ranks once. With `size` 0 there is one
+    minibatch, in order. Every row is in exactly one minibatch; every rank has the same number of minibatches, some
+    perhaps empty. Raises LawError if no rank has a row.
 
     >>> import torch
     >>> groups, prompts = torch.tensor([7, 7, 8, 8]), torch.tensor([7, 8])
@@ -135,7 +136,7 @@ def minibatches(groups: Tensor, prompts: Tensor, size: int, key: Key, epoch: int
     import torch
 
     if not len(prompts):
-        raise LawError("there are no rows to train on")
+        raise LawError("update got no rows to train on")
     if size == 0 or size >= len(prompts):
         return [torch.arange(len(groups))]
     order = np.argsort(key.generator(epoch).bit_generator.random_raw(len(prompts)), kind="stable")
@@ -146,7 +147,7 @@ def minibatches(groups: Tensor, prompts: Tensor, size: int, key: Key, epoch: int
 def micro_batches(
     tokens: Tensor, rows: Tensor, budget: int, groups: Tensor | None = None, contexts: Tensor | None = None
 ) -> list[Tensor]:
-    """Split `rows` into parts of at most `budget` tokens; a row with more tokens is a part by itself.
+    """Return the row indices `rows` in parts of at most `budget` tokens; a row with more tokens is a part by itself.
 
     `tokens` [B] counts each row's tokens. With `contexts` [B], the tokens before each row's response, rows are packed:
     neighbours from one of the `groups` [B] share their context, which counts once. Without, rows are padded to the

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flowgraph.errors import LawError
+from flowgraph.language.handle import WHOLE_VOCABULARY, Truncation
 from flowgraph.language.values import (
     Context,
     Group,
@@ -157,10 +159,35 @@ class Text(Value):
 
 
 class Temperature(Value):
-    """The temperature at which responses were sampled (float); 0 is greedy."""
+    """The temperature at which responses were sampled (float); 0 is greedy.
+
+    If they were sampled from a part of the vocabulary, it is a dict with the temperature and that truncation, such as
+    {"temperature": 0.7, "top_p": 0.9}.
+    """
 
     kind = Kind.SCALAR
     dtype = "float64"
+
+    @classmethod
+    def with_truncation(cls, temperature: float, truncation: Truncation) -> Temperature:
+        """Return the value for a temperature and a truncation, which changes nothing of greedy samples."""
+        changed = dict(truncation.changed() if temperature else ())
+        return cls({"temperature": temperature, **changed} if changed else temperature)
+
+    def distribution(self) -> tuple[float, Truncation]:
+        """Return the temperature and the truncation. Raises LawError for data that are neither.
+
+        >>> Temperature({"temperature": 0.7, "top_p": 0.9}).distribution()
+        (0.7, Truncation(top_k=0, top_p=0.9, min_p=0.0))
+        """
+        if not isinstance(self.data, dict):
+            return self.data, WHOLE_VOCABULARY
+        try:
+            settings = {name: float(value) for name, value in self.data.items()}
+            temperature, top_k = settings.pop("temperature"), settings.pop("top_k", 0)
+            return temperature, Truncation(int(top_k), **settings)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise LawError(f"a rollout's temperature cannot be {self.data}") from None
 
 
 class Responses(Record):

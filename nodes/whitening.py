@@ -12,7 +12,7 @@ EPSILON = 1e-8  # added to the variance, so that equal advantages do not divide 
 
 @node(kind="advantage", separable=False)
 def whiten(advantages: Advantages, mask: Mask, *, shift_mean: bool = True) -> TokenAdvantages:
-    """Scale advantages to variance 1, and shift their mean to 0, over all tokens of the batch that the mask keeps.
+    """Return advantages scaled to variance 1 and shifted to mean 0, over all tokens of the batch that the mask keeps.
 
     Advantages of responses [B] or of tokens [B, T] become [B, T]: (A - mean) / √(sample variance + 1e-8), and 0 where
     the mask is 0. Without `shift_mean` the mean is added again. A single token has variance 0: its result is 0, or A

@@ -1,7 +1,6 @@
 """The planner: from a planning problem to a plan with its bytes and seconds, and questions about a plan.
 
-result = plan(PlanningProblem(...), PlanRequest(objective="step"))     search
-answer = PlanOptions(staleness="auto").answer(problem, assumed, ...)   search with options in text form, and what-ifs
+result = plan(PlanningProblem(...), PlanRequest(staleness="auto"))      search, with other staleness and what-ifs
 forecast(problem, plan)                                                a plan's bytes and seconds, forecast again
 SavedPlan(problem=..., plan=...)                                       the same for a plan from a file, with its faults
 step_seconds(step, where)                                              the simulated seconds of a step
@@ -19,16 +18,16 @@ from placements.hardware.device_profiles import known_devices
 from placements.report.explain_report import explain
 from placements.report.explain_report import plans_text as compare
 from placements.report.simulation import simulate
+from placements.search.answer import answer as plan
 from placements.search.plan_builder import forecast_again as forecast
-from placements.search.plan_options import PlanOptions
+from placements.search.plan_request import PlanRequest
 from placements.search.saved_plan import SavedPlan, known_step_s, step_seconds
-from placements.search.search import find as plan
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 
 __all__ = [
     "LengthDistribution",
-    "PlanOptions",
+    "PlanRequest",
     "PlanningProblem",
     "SavedPlan",
     "compare",

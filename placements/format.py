@@ -66,7 +66,7 @@ def show_devices(devices: Sequence[tuple[str, int]]) -> str:
 
 
 def show_range(sizes: Sequence[int]) -> str:
-    """Return sizes in bytes as text: one size if all are printed alike, else the smallest and the largest.
+    """Return sizes in bytes as text: one size if all look alike when printed, else the smallest and the largest.
 
     >>> show_range([1024, 1024]), show_range([2048, 1024]), show_range([])
     ('1.0 KiB', '1.0 KiB to 2.0 KiB', 'unknown memory')
@@ -120,9 +120,9 @@ def flowing(rows: Sequence[Sequence[str]], at: str = " ", columns: float | None 
 
 
 def broken(text: str, at: str, columns: float | None = None) -> Iterator[str]:
-    """Yield the lines of a text that is broken after `at`, each at most `columns` wide.
+    """Yield the lines of a text that is broken after `at`, each at most `columns` wide (default: `text_columns`).
 
-    A piece that is longer than a line is broken between words.
+    A piece that is longer than a line is broken between words; a single word is never broken.
 
     >>> list(broken("one, two, three", ", ", 10)), list(broken("one two, three", ", ", 5))
     (['one, two,', 'three'], ['one', 'two,', 'three'])

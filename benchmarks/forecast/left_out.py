@@ -26,7 +26,7 @@ from benchmarks.forecast.memory_rows import prime as prime_memory
 from benchmarks.forecast.report import Case, Row
 from benchmarks.forecast.rl import tokens_of
 from benchmarks.forecast.rl_rows import MEAN_SHARE, Read, read_end_to_end, read_nemo_rl
-from benchmarks.forecast.rl_steps import seconds_of, setting_of, step, step_with
+from benchmarks.forecast.rl_steps import problem_of, seconds_of, step, step_with
 from benchmarks.forecast.rl_workloads import Workload
 from benchmarks.forecast.serving import Served, cached, null_s, served
 from benchmarks.forecast.serving import forecast_s as serving_s
@@ -440,9 +440,9 @@ def _rl(reads: Iterable[Read], *, guessed: bool) -> Iterator[Sample]:
             continue
         ours = _step_s(each.workload, each.metric)
         if ours:
-            setting = setting_of(each.workload)
-            peak = profile(setting.classes[0].model).peak_flops["bfloat16"]
-            null = tokens_of(each.workload) * setting.shapes["policy"].active / (each.workload.devices * peak)
+            problem = problem_of(each.workload)
+            peak = profile(problem.classes[0].model).peak_flops["bfloat16"]
+            null = tokens_of(each.workload) * problem.shapes["policy"].active / (each.workload.devices * peak)
             model, hardware = each.workload.models["policy"], each.workload.cluster.split("x", 2)[2]
             yield Sample(f"{each.label}: {each.metric}", model, hardware, each.seconds, ours, null, each)
 

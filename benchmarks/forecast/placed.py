@@ -111,8 +111,8 @@ def sizes_of(text: str) -> tuple[str, str] | None:
 
 
 @cache
-def setting_of(testbed: Setup) -> PlanningProblem:
-    """Return the setting of a search on a testbed."""
+def problem_of(testbed: Setup) -> PlanningProblem:
+    """Return the planning problem of a search on a testbed."""
     models = {"policy": testbed.policy, "critic": testbed.critic, "ref": testbed.policy, "rm": testbed.critic}
     minibatch = max(1, testbed.batch // testbed.updates)
     request = make_request(
@@ -125,7 +125,7 @@ def setting_of(testbed: Setup) -> PlanningProblem:
         response_tokens=testbed.response_tokens,
         engine=ENGINES,
     )
-    posed = prepare(request).setting
+    posed = prepare(request).problem
     nodes = (
         each.model_copy(update={"network_bytes_per_s": testbed.network_bytes_per_s}) for each in posed.cluster.nodes
     )
@@ -139,9 +139,9 @@ def setting_of(testbed: Setup) -> PlanningProblem:
 @cache
 def placements(testbed: Setup) -> Mapping[str, RankedPlan | None]:
     """Return each published placement at its best sizes; None for one that does not fit."""
-    setting = setting_of(testbed)
-    blocks = PoolOptions(setting)
-    return {name: solved(setting, blocks, variant(ours).parts_of(setting.graph)) for name, ours in PLACEMENTS.items()}
+    problem = problem_of(testbed)
+    blocks = PoolOptions(problem)
+    return {name: solved(problem, blocks, variant(ours).parts_of(problem.graph)) for name, ours in PLACEMENTS.items()}
 
 
 def seconds(found: Mapping[str, RankedPlan | None]) -> dict[str, float]:
@@ -205,40 +205,42 @@ def drawing_seconds(testbed: Setup, trained: int) -> dict[int, float]:
 
     The cache takes what these leave of a device. No optimizer is offloaded.
     """
-    setting = setting_of(testbed)
-    seat = device_group_for(setting, "draw", testbed.devices)
-    role = next(each for each in setting.roles if each.name == "policy.sample")
-    held = sum(_held_bytes(setting, seat, name, trained) for name in ("policy.train", "ref.infer"))
+    problem = problem_of(testbed)
+    group = device_group_for(problem, "draw", testbed.devices)
+    role = next(each for each in problem.roles if each.name == "policy.sample")
+    held = sum(_held_bytes(problem, group, name, trained) for name in ("policy.train", "ref.infer"))
     found = dict[int, float]()
     for tensor in TENSOR_DEGREES:
         layout = Layout(data=testbed.devices // tensor, tensor=tensor)
         runnings = (
-            RoleSettings(precision=setting.sampling_precision, cache_share=share, sleeps=True) for share in CACHE_SHARES
+            RoleSettings(precision=problem.sampling_precision, cache_share=share, sleeps=True) for share in CACHE_SHARES
         )
-        fitting = (each for each in runnings if _fits(setting, seat, role, layout, each, held))
+        fitting = (each for each in runnings if _fits(problem, group, role, layout, each, held))
         for running in islice(fitting, 1):
-            drawn = sampling_seconds(setting, seat, "vllm", layout, running, setting.loads_of(role)[0])
+            drawn = sampling_seconds(problem, group, "vllm", layout, running, problem.loads_of(role)[0])
             if drawn is not None and drawn.total_s is not None:
                 found[tensor] = drawn.total_s
     return found
 
 
-def _held_bytes(setting: PlanningProblem, seat: DeviceGroup, role: str, tensor: int) -> int:
+def _held_bytes(problem: PlanningProblem, group: DeviceGroup, role: str, tensor: int) -> int:
     """Return what a role holds on each device while another works: weights, gradients and states cut over `tensor`."""
-    cut = Layout(data=seat.devices // tensor, tensor=tensor, sharding="optimizer" if role.endswith("train") else "none")
-    found = next(each for each in setting.roles if each.name == role)
+    cut = Layout(
+        data=group.devices // tensor, tensor=tensor, sharding="optimizer" if role.endswith("train") else "none"
+    )
+    found = next(each for each in problem.roles if each.name == role)
     return total_bytes(
         footprint(
-            setting, found, seat, setting.engines_of(found.use)[0], cut, RoleSettings(precision="bfloat16")
+            problem, found, group, problem.engines_of(found.use)[0], cut, RoleSettings(precision="bfloat16")
         ).resident
     )
 
 
 def _fits(
-    setting: PlanningProblem, seat: DeviceGroup, role: Role, layout: Layout, running: RoleSettings, held_bytes: int
+    problem: PlanningProblem, group: DeviceGroup, role: Role, layout: Layout, running: RoleSettings, held_bytes: int
 ) -> bool:
-    needed_bytes = footprint(setting, role, seat, setting.engines_of(role.use)[0], layout, running).peak_bytes
-    return fits(held_bytes + needed_bytes, seat.of.memory_bytes)
+    needed_bytes = footprint(problem, role, group, problem.engines_of(role.use)[0], layout, running).peak_bytes
+    return fits(held_bytes + needed_bytes, group.of.memory_bytes)
 
 
 def degrees(rows: Iterable[Row]) -> Iterator[Case]:

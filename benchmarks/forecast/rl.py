@@ -20,7 +20,7 @@ from benchmarks.forecast.rl_calibrated import by_phase, by_step, one_factor, run
 from benchmarks.forecast.rl_calibrated import cases_of as others_of
 from benchmarks.forecast.rl_orders import cases_of as orders
 from benchmarks.forecast.rl_rows import Read, read_end_to_end, read_nemo_rl, runs
-from benchmarks.forecast.rl_steps import seconds_of, setting_of, step
+from benchmarks.forecast.rl_steps import problem_of, seconds_of, step
 from benchmarks.forecast.rl_workloads import FOLDER, Workload, read, to_toml
 from flowgraph.cluster.plan import StepForecast
 from placements.report.search_report import show_s, show_seconds_by_part
@@ -30,7 +30,7 @@ Reader = Callable[[Row], Read]
 
 def tokens_of(workload: Workload) -> float:
     """Return the tokens of a step, prompts and responses."""
-    drawn = [load for load in setting_of(workload).loads if load.phase == "generate"]
+    drawn = [load for load in problem_of(workload).loads if load.phase == "generate"]
     return sum(load.rows * load.row_tokens for load in drawn)
 
 

@@ -12,7 +12,7 @@ from functools import cache
 
 from benchmarks.forecast.report import Case
 from benchmarks.forecast.rl_rows import Read
-from benchmarks.forecast.rl_steps import PHASES, homes_of, seconds_of, setting_of
+from benchmarks.forecast.rl_steps import PHASES, homes_of_workload, problem_of, seconds_of
 from benchmarks.forecast.rl_workloads import Workload, from_toml, to_toml
 from flowgraph.cluster.calibration import PHASES as SCALED
 from flowgraph.cluster.calibration import Calibration, Scale
@@ -36,17 +36,17 @@ class Run:
     framework: str
     workload: Workload
     clocks: Mapping[str, float]
-    setting: PlanningProblem
+    problem: PlanningProblem
     homes: tuple[RolePlacement, ...]
 
     @property
     def system(self) -> tuple[str, str, str]:
         """Return what runs of one system share: the framework, the model that is trained, and the device model."""
-        return self.framework, self.workload.models["policy"], self.setting.classes[0].model
+        return self.framework, self.workload.models["policy"], self.problem.classes[0].model
 
     def step(self, calibration: Calibration | None = None) -> StepForecast:
         """Return the forecast of a step with a calibration, every role where the run has it."""
-        return step_of(replace(self.setting, calibration=calibration), self.homes)
+        return step_of(replace(self.problem, calibration=calibration), self.homes)
 
     def observations(self, clocks: Iterable[str]) -> list[Observation]:
         """Return what these clocks measured, those that are not forecast left out."""
@@ -62,9 +62,9 @@ class Run:
 
     @property
     def _keys(self) -> tuple[Key, ...]:
-        where = {home.role.name: home.seat.of.model for home in self.homes}
+        where = {home.role.name: home.group.of.model for home in self.homes}
         found: list[Key] = [
-            (LOAD_PHASES[load.phase], load.role.name, where[load.role.name]) for load in self.setting.loads
+            (LOAD_PHASES[load.phase], load.role.name, where[load.role.name]) for load in self.problem.loads
         ]
         return (*dict.fromkeys(found), ("sync", "", self.system[2]), ("host", "", self.system[2]))
 
@@ -87,14 +87,14 @@ def runs_of(reads: Iterable[Read]) -> list[Run]:
 
 @cache
 def _placed(text: str) -> tuple[PlanningProblem, tuple[RolePlacement, ...]] | None:
-    """Return the setting of a run and where its roles live; None where they do not fit."""
+    """Return the planning problem of a run and where its roles live; None where they do not fit."""
     workload = from_toml(text)
     try:
-        setting = setting_of(workload)
-        homes = homes_of(workload, setting)
+        problem = problem_of(workload)
+        homes = homes_of_workload(workload, problem)
     except FlowError:
         return None
-    return None if isinstance(homes, str) else (setting, tuple(homes))
+    return None if isinstance(homes, str) else (problem, tuple(homes))
 
 
 # -------------------------------------------------------------------------------------------------- forms

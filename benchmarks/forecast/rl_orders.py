@@ -14,7 +14,7 @@ from itertools import combinations
 from benchmarks.forecast.report import Case, Row
 from benchmarks.forecast.rl_names import LLAMA, Degrees, device, machine_devices
 from benchmarks.forecast.rl_rows import read_end_to_end
-from benchmarks.forecast.rl_steps import homes_of, setting_of, step
+from benchmarks.forecast.rl_steps import homes_of_workload, problem_of, step
 from benchmarks.forecast.rl_workloads import Seated, Workload
 from flowgraph.errors import FlowError
 from placements.hardware.engine_constants import bounds
@@ -166,21 +166,21 @@ def _step_s(workload: Workload, system: System) -> float | None:
 
     Raises what a search raises.
     """
-    setting = _setting(workload, system)
+    problem = _planning_problem(workload, system)
     if system.symmetric:
-        cut = Seated("all", Degrees(tensor=setting.classes[0].node_devices))
-        alike = replace(workload, pools={"all": workload.devices}, roles={role.name: cut for role in setting.roles})
-        homes = homes_of(alike, setting, rows=MICRO_BATCH_ROWS)
-        return None if isinstance(homes, str) else step_of(setting, homes).period_s
+        cut = Seated("all", Degrees(tensor=problem.classes[0].node_devices))
+        alike = replace(workload, pools={"all": workload.devices}, roles={role.name: cut for role in problem.roles})
+        homes = homes_of_workload(alike, problem, rows=MICRO_BATCH_ROWS)
+        return None if isinstance(homes, str) else step_of(problem, homes).period_s
     if not system.placement:
-        return find(setting).best.step_s
-    found = solved(setting, PoolOptions(setting), variant(system.placement).parts_of(setting.graph))
+        return find(problem).best.step_s
+    found = solved(problem, PoolOptions(problem), variant(system.placement).parts_of(problem.graph))
     return None if found is None else found.step_s
 
 
-def _setting(workload: Workload, system: System) -> PlanningProblem:
-    setting = setting_of(workload)
+def _planning_problem(workload: Workload, system: System) -> PlanningProblem:
+    problem = problem_of(workload)
     if not system.draws:
-        return setting
+        return problem
     old = {name: each.value for name, each in bounds("vllm", system.draws).items()}
-    return replace(setting, calibrated={"vllm": old})
+    return replace(problem, calibrated={"vllm": old})

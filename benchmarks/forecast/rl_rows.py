@@ -258,14 +258,14 @@ def _placed(workload: Workload, placed: Placing, train: Degrees | None, sample: 
     names, devices = _role_names(workload), workload.devices
     if placed.form == "together":
         pools = {TOGETHER: devices}
-        seats = {name: Seated(TOGETHER, sample if _draws(name) else train) for name in names}
-        return replace(workload, pools=pools, roles=seats)
+        groups = {name: Seated(TOGETHER, sample if _draws(name) else train) for name in names}
+        return replace(workload, pools=pools, roles=groups)
     parts = placed.draw or 1, placed.train or 1  # devices, or shares of them
     draw = max(1, round(devices * parts[0] / sum(parts)))
     halved = () if placed.draw else ("half of the devices draw",)
     pools = {DRAW: draw, TRAIN: devices - draw}
-    seats = {name: Seated(DRAW, sample) if _draws(name) else Seated(TRAIN, train) for name in names}
-    return replace(workload, pools=pools, roles=seats, assumed=(*workload.assumed, *halved))
+    groups = {name: Seated(DRAW, sample) if _draws(name) else Seated(TRAIN, train) for name in names}
+    return replace(workload, pools=pools, roles=groups, assumed=(*workload.assumed, *halved))
 
 
 def _draws(role: str) -> bool:

@@ -1,6 +1,6 @@
 """What the planner says of a published run: its step, with every role where the run had it, and its phases.
 
-The same path as `flowgraph plan`: a question is posed, and roles get the seats and layouts that the run states. What it
+The same path as `flowgraph plan`: a question is posed, roles get the devices and layouts that the run states. What it
 does not state is the planner's choice for that pool. Not here: what was measured (`rl_rows`).
 """
 
@@ -32,13 +32,13 @@ SHARED_CACHE, OWN_CACHE = (0.6, 0.5, 0.4, 0.3), (0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 """What an engine is given of a device, the first that fits: beside training as NeMo-RL sets it, and alone."""
 
 
-def setting_of(workload: Workload) -> PlanningProblem:
-    """Return the setting that the command line of a workload poses. Raises what `flowgraph plan` raises."""
-    return _setting(to_toml(workload.question))
+def problem_of(workload: Workload) -> PlanningProblem:
+    """Return the planning problem that the command line of a workload poses. Raises what `flowgraph plan` raises."""
+    return _planning_problem(to_toml(workload.question))
 
 
 @cache
-def _setting(text: str) -> PlanningProblem:
+def _planning_problem(text: str) -> PlanningProblem:
     workload = from_toml(text)
     request = make_request(
         flow=str(ROOT / workload.flow),
@@ -53,8 +53,8 @@ def _setting(text: str) -> PlanningProblem:
     )
     posed = prepare(request)
     # What the flow of a run says is all that it runs; other systems overlap steps, and run layouts that ours do not.
-    setting = replace(posed.setting, streamed=workload.streamed, watched=None, modelled=True)
-    return replace(setting, staleness=setting.staleness_bound or None)
+    problem = replace(posed.problem, streamed=workload.streamed, watched=None, modelled=True)
+    return replace(problem, staleness=problem.staleness_bound or None)
 
 
 def step(workload: Workload) -> StepForecast | str:
@@ -66,28 +66,30 @@ def step(workload: Workload) -> StepForecast | str:
 def _step(text: str) -> StepForecast | str:
     workload = from_toml(text)
     try:
-        setting = _setting(text)
-        homes = homes_of(workload, setting)
+        problem = _planning_problem(text)
+        homes = homes_of_workload(workload, problem)
     except FlowError as error:
         return str(error).splitlines()[0]
-    return homes if isinstance(homes, str) else step_of(setting, homes)
+    return homes if isinstance(homes, str) else step_of(problem, homes)
 
 
 def step_with(workload: Workload, moved: Mapping[str, Mapping[str, float]]) -> StepForecast | str:
     """Return the forecast of a run's step with other constants, by engine, where roles live as they do with ours."""
     homes = _homes(to_toml(workload.question))
-    return homes if isinstance(homes, str) else step_of(replace(setting_of(workload), calibrated=moved), homes)
+    return homes if isinstance(homes, str) else step_of(replace(problem_of(workload), calibrated=moved), homes)
 
 
 @cache
 def _homes(text: str) -> list[RolePlacement] | str:
     try:
-        return homes_of(from_toml(text), _setting(text))
+        return homes_of_workload(from_toml(text), _planning_problem(text))
     except FlowError as error:
         return str(error).splitlines()[0]
 
 
-def homes_of(workload: Workload, setting: PlanningProblem, rows: Sequence[int] = (1,)) -> list[RolePlacement] | str:
+def homes_of_workload(
+    workload: Workload, problem: PlanningProblem, rows: Sequence[int] = (1,)
+) -> list[RolePlacement] | str:
     """Return where each role of a run lives; where one cannot, say which.
 
     A micro-batch of a role whose layout is stated has the best of `rows` of the greatest length: one is what engines
@@ -95,18 +97,18 @@ def homes_of(workload: Workload, setting: PlanningProblem, rows: Sequence[int] =
     """
     found = list[RolePlacement]()
     for pool, devices in workload.pools.items():
-        here = [role for role in setting.roles if workload.roles[role.name].pool == pool]
-        seat, shared = device_group_for(setting, pool, devices), any(role.use == "sample" for role in here)
+        here = [role for role in problem.roles if workload.roles[role.name].pool == pool]
+        group, shared = device_group_for(problem, pool, devices), any(role.use == "sample" for role in here)
         alone = shared and len(here) == 1
-        chosen = _chosen(setting, here, seat, {role.name: workload.roles[role.name].cut for role in here})
+        chosen = _chosen(problem, here, group, {role.name: workload.roles[role.name].cut for role in here})
         ways = _Ways(rows, alone, workload.checkpointing)
         for role in here:
             cut = workload.roles[role.name].cut
-            way = chosen.get(role.name) if cut is None else _stated(setting, role, seat, cut, ways)
+            way = chosen.get(role.name) if cut is None else _stated(problem, role, group, cut, ways)
             if way is None:
                 return f"{role.name} does not fit {devices} devices as it is said to run"
-            engine, lag = setting.engines_of(role.use)[0], setting.lag_of(role)
-            found.append(RolePlacement(role, pool, seat, engine, *way, shared=shared, lag=lag))
+            engine, lag = problem.engines_of(role.use)[0], problem.lag_of(role)
+            found.append(RolePlacement(role, pool, group, engine, *way, shared=shared, lag=lag))
     return found
 
 
@@ -114,15 +116,15 @@ Way = tuple[Layout, RoleSettings]
 
 
 def _chosen(
-    setting: PlanningProblem, here: list[Role], seat: DeviceGroup, cuts: Mapping[str, Degrees | None]
+    problem: PlanningProblem, here: list[Role], group: DeviceGroup, cuts: Mapping[str, Degrees | None]
 ) -> dict[str, Way]:
     """Return the planner's own choice for the roles of a pool; none where all are told, or nothing fits."""
     if all(cuts.values()):
         return {}
-    places = [place for place, role in enumerate(setting.roles) if role in here]
-    fitting = PoolOptions(setting).pool_options(frozenset(places), seat)
+    places = [place for place, role in enumerate(problem.roles) if role in here]
+    fitting = PoolOptions(problem).pool_options(frozenset(places), group)
     chosen: tuple[RoleOption, ...] = fitting[0].roles if fitting else ()
-    return {setting.roles[place].name: (way.layout, way.running) for place, way in zip(places, chosen, strict=False)}
+    return {problem.roles[place].name: (way.layout, way.running) for place, way in zip(places, chosen, strict=False)}
 
 
 @dataclass(frozen=True)
@@ -136,12 +138,12 @@ class _Ways:
     alone: bool
     checkpointing: str = ""
 
-    def runnings(self, setting: PlanningProblem, role: Role) -> Iterator[RoleSettings]:
+    def runnings(self, problem: PlanningProblem, role: Role) -> Iterator[RoleSettings]:
         """Yield the ways to run it, those that hold most first."""
-        longest = max(load.longest_tokens for load in setting.loads_of(role))
+        longest = max(load.longest_tokens for load in problem.loads_of(role))
         if role.use == "sample":
             for share in OWN_CACHE if self.alone else SHARED_CACHE:
-                yield RoleSettings(precision=setting.sampling_precision, cache_share=share, sleeps=not self.alone)
+                yield RoleSettings(precision=problem.sampling_precision, cache_share=share, sleeps=not self.alone)
             return
         for count in self.rows:
             running = RoleSettings(precision="bfloat16", micro_batch_tokens=count * longest)
@@ -151,30 +153,30 @@ class _Ways:
                 yield running.model_copy(update={"checkpointing": "full"})
 
 
-def _stated(setting: PlanningProblem, role: Role, seat: DeviceGroup, cut: Degrees, ways: _Ways) -> Way | None:
+def _stated(problem: PlanningProblem, role: Role, group: DeviceGroup, cut: Degrees, ways: _Ways) -> Way | None:
     """Return a layout of stated degrees, and the fastest way to run it that fits; None if none does."""
-    layout = cut.layout(seat.devices, setting.engines_of(role.use)[0], trains=role.use == "train")
+    layout = cut.layout(group.devices, problem.engines_of(role.use)[0], trains=role.use == "train")
     if layout is None:
         return None
     if role.use == "sample":
         layout = Layout(data=layout.data, tensor=layout.tensor, pipeline=layout.pipeline, expert=layout.expert)
-    fitting = [each for each in ways.runnings(setting, role) if _fits(setting, role, seat, layout, each)]
+    fitting = [each for each in ways.runnings(problem, role) if _fits(problem, role, group, layout, each)]
     if role.use == "sample" or not fitting:
         return (layout, fitting[0]) if fitting else None
-    return layout, min(fitting, key=lambda each: _busy_s(setting, role, seat, layout, each))
+    return layout, min(fitting, key=lambda each: _busy_s(problem, role, group, layout, each))
 
 
-def _fits(setting: PlanningProblem, role: Role, seat: DeviceGroup, layout: Layout, running: RoleSettings) -> bool:
+def _fits(problem: PlanningProblem, role: Role, group: DeviceGroup, layout: Layout, running: RoleSettings) -> bool:
     return fits(
-        footprint(setting, role, seat, setting.engines_of(role.use)[0], layout, running).peak_bytes,
-        seat.of.memory_bytes,
+        footprint(problem, role, group, problem.engines_of(role.use)[0], layout, running).peak_bytes,
+        group.of.memory_bytes,
     )
 
 
-def _busy_s(setting: PlanningProblem, role: Role, seat: DeviceGroup, layout: Layout, running: RoleSettings) -> float:
-    loads = setting.loads_of(role)
+def _busy_s(problem: PlanningProblem, role: Role, group: DeviceGroup, layout: Layout, running: RoleSettings) -> float:
+    loads = problem.loads_of(role)
     return sum(
-        passing_seconds(setting, seat, setting.engines_of(role.use)[0], layout, running, load).total_s or inf
+        passing_seconds(problem, group, problem.engines_of(role.use)[0], layout, running, load).total_s or inf
         for load in loads
     )
 

@@ -124,9 +124,9 @@ def _value(value: Any) -> str:
 def from_toml(text: str) -> Workload:
     """Read a workload as it was written. Raises TypeError for a key that none has, ValueError for what is no TOML."""
     told: dict[str, Any] = tomllib.loads(text)
-    seats: dict[str, dict[str, Any]] = told.pop("roles", {})
-    cuts = {name: {key: each[key] for key in each if key != "pool"} for name, each in seats.items()}
-    roles = {name: Seated(each["pool"], Degrees(**cuts[name]) if cuts[name] else None) for name, each in seats.items()}
+    groups: dict[str, dict[str, Any]] = told.pop("roles", {})
+    cuts = {name: {key: each[key] for key in each if key != "pool"} for name, each in groups.items()}
+    roles = {name: Seated(each["pool"], Degrees(**cuts[name]) if cuts[name] else None) for name, each in groups.items()}
     for name, value in told.items():
         told[name] = tuple(value) if isinstance(value, list) else value
     return Workload(**told, roles=roles)

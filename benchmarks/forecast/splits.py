@@ -20,7 +20,7 @@ from benchmarks.forecast.cells import COUNT, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.rl_names import Degrees, degrees, device, engine, model
 from benchmarks.forecast.rl_rows import FLOWS, MEAN_SHARE, PROMPT_TOKENS, cluster_text
-from benchmarks.forecast.rl_steps import setting_of
+from benchmarks.forecast.rl_steps import problem_of
 from benchmarks.forecast.rl_workloads import Workload
 from placements.format import table
 from placements.hardware.topology import sizes
@@ -85,7 +85,7 @@ def _asked(cells: tuple[tuple[str, str], ...], mean_share: float) -> PlanningPro
         precision="fp8" if row["precision"] == "fp8" else "bfloat16",
         streamed=row["caches"] != "drained",
     )
-    return replace(setting_of(workload), keeps_caches=row["caches"] == "kept")
+    return replace(problem_of(workload), keeps_caches=row["caches"] == "kept")
 
 
 @dataclass(frozen=True)
@@ -111,22 +111,22 @@ def units_of(row: Row) -> Units:
 class _Cut(PoolOptions):
     """The ways to run blocks of roles on pools that are multiples of what one copy needs."""
 
-    def __init__(self, setting: PlanningProblem, units: Units) -> None:
-        super().__init__(setting)
+    def __init__(self, problem: PlanningProblem, units: Units) -> None:
+        super().__init__(problem)
         self.units = units
 
     def options(self, block: frozenset[int], max_s: float = inf) -> Sequence[Option]:
-        draws = any(self.setting.roles[place].use == "sample" for place in block)
+        draws = any(self.problem.roles[place].use == "sample" for place in block)
         unit = self.units.rollout if draws else self.units.training
         return [each for each in super().options(block, max_s) if sum(each.devices) % unit == 0]
 
 
 @cache
-def split_of(setting: PlanningProblem, units: Units) -> Split | None:
-    """Return the planner's split of a setting: rollouts on one pool, all else on another; None if none fits."""
-    rollout = tuple(role.name for role in setting.roles if role.use == "sample")
-    rest = tuple(role.name for role in setting.roles if role.use != "sample")
-    found = solved(setting, _Cut(setting, units=units), (rollout, rest))
+def split_of(problem: PlanningProblem, units: Units) -> Split | None:
+    """Return the planner's split of a problem: rollouts on one pool, all else on another; None if none fits."""
+    rollout = tuple(role.name for role in problem.roles if role.use == "sample")
+    rest = tuple(role.name for role in problem.roles if role.use != "sample")
+    found = solved(problem, _Cut(problem, units=units), (rollout, rest))
     return None if found is None else _split(found)
 
 
@@ -136,20 +136,20 @@ def _split(found: RankedPlan) -> Split:
     return Split(rollout, sum(counts.values()) - rollout, found.step_s)
 
 
-def published(row: Row, setting: PlanningProblem) -> Split | None:
+def published(row: Row, problem: PlanningProblem) -> Split | None:
     """Return a row's own split as the planner would run it; None if it does not fit, or is not on the grid."""
-    found = _in_ratio(setting, _theirs(row))
+    found = _in_ratio(problem, _theirs(row))
     return found if found is not None and (found.rollout, found.training) == _theirs(row) else None
 
 
 @cache
-def _in_ratio(setting: PlanningProblem, ratio: tuple[int, int]) -> Split | None:
-    return split_of(replace(setting, ratio=ratio), Units())
+def _in_ratio(problem: PlanningProblem, ratio: tuple[int, int]) -> Split | None:
+    return split_of(replace(problem, ratio=ratio), Units())
 
 
-def steps_between(setting: PlanningProblem, ours: Split, theirs: tuple[int, int]) -> int:
+def steps_between(problem: PlanningProblem, ours: Split, theirs: tuple[int, int]) -> int:
     """Return how many sizes of the grid lie between two splits, of the pool for which there are more."""
-    (of,) = setting.classes
+    (of,) = problem.classes
     grid = sizes(of)
     return max(steps(grid, ours.rollout, theirs[0]), steps(grid, ours.training, theirs[1]))
 
@@ -173,13 +173,13 @@ def within_a_step(rows: Iterable[Row], stated: str) -> Iterator[Case]:
     for row in rows:
         if row["stated"] != stated:
             continue
-        label, setting = _label(row), asked(row)
-        ours = None if isinstance(setting, str) else split_of(setting, units_of(row))
-        if isinstance(setting, str) or ours is None:
-            yield Case(label, 1.0, None, None, "", setting if isinstance(setting, str) else "nothing fits")
+        label, problem = _label(row), asked(row)
+        ours = None if isinstance(problem, str) else split_of(problem, units_of(row))
+        if isinstance(problem, str) or ours is None:
+            yield Case(label, 1.0, None, None, "", problem if isinstance(problem, str) else "nothing fits")
             continue
         half = Split(int(row["n_gpus"]) // 2, int(row["n_gpus"]) // 2, 0.0)
-        near, null = (1.0 if steps_between(setting, each, _theirs(row)) <= 1 else 2.0 for each in (ours, half))
+        near, null = (1.0 if steps_between(problem, each, _theirs(row)) <= 1 else 2.0 for each in (ours, half))
         yield Case(label, 1.0, near, null)
 
 
@@ -188,11 +188,11 @@ def lost(rows: Iterable[Row], stated: str) -> Iterator[Case]:
     for row in rows:
         if row["stated"] != stated:
             continue
-        label, setting = _label(row), asked(row)
+        label, problem = _label(row), asked(row)
         ours, theirs = (
-            (None, None) if isinstance(setting, str) else (split_of(setting, units_of(row)), published(row, setting))
+            (None, None) if isinstance(problem, str) else (split_of(problem, units_of(row)), published(row, problem))
         )
-        why = setting if isinstance(setting, str) else "" if theirs else "the published split is not on the grid"
+        why = problem if isinstance(problem, str) else "" if theirs else "the published split is not on the grid"
         yield Case(label, ours.step_s if ours else 1.0, theirs.step_s if theirs else None, None, "", why)
 
 
@@ -245,18 +245,18 @@ def text(rows: Sequence[Row]) -> str:
 
 
 def _line(row: Row, share: float) -> list[str]:
-    setting = asked(row, share)
+    problem = asked(row, share)
     head = [row["system"], row["model"], f"{row['n_gpus']} {row['gpu']}".strip(), row["staleness"]]
     head += [f"{row['rollout_gpus']} | {row['train_gpus']}", row["chosen"]]
-    if isinstance(setting, str):
-        return [*head, *[""] * 4, setting, ""] if share == SHARES[0] else []
+    if isinstance(problem, str):
+        return [*head, *[""] * 4, problem, ""] if share == SHARES[0] else []
     mean = row["mean_resp_len"] or f"{int(row['max_resp_len']) * share:g}, guessed"
-    ours, free = (split_of(setting, units) for units in (units_of(row), Units()))
+    ours, free = (split_of(problem, units) for units in (units_of(row), Units()))
     if ours is None or free is None:
         return [*head, *[""] * 4, f"mean {mean}: nothing fits", ""]
-    theirs = published(row, setting)
+    theirs = published(row, problem)
     seconds = [show_s(theirs.step_s) if theirs else "not on the grid", show_s(ours.step_s)]
-    return [*head, str(ours), str(steps_between(setting, ours, _theirs(row))), *seconds, f"mean {mean}", str(free)]
+    return [*head, str(ours), str(steps_between(problem, ours, _theirs(row))), *seconds, f"mean {mean}", str(free)]
 
 
 def main() -> int:

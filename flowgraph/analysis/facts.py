@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
 from functools import cache, lru_cache
 from typing import Any, cast
 
-from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from, how_late, newest
+from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from, lag_text, newest
+from flowgraph.language.handle import Truncation
 from flowgraph.language.rows import leaf_paths
 from flowgraph.language.values import Group, Kind, Mask, Model, Record, Sample, State, Trajectory, Value, fields
 
@@ -19,7 +21,9 @@ Origin = Node | Param
 
 @dataclass(frozen=True)
 class MadeBy:
-    """The weights that made a value: a version of a parameter's, read up to `at_most` updates late, at a temperature.
+    """The weights that made a value: a version of a parameter, read up to `at_most` updates late, at a temperature.
+
+    `reshaped` are the other settings that changed the distribution, as (name, value): a truncation, a penalty.
 
     They are `trained` if a loss trains them as its own parameter, and `corrected` if a loss must correct for the
     staleness of the rows that they sample.
@@ -31,14 +35,15 @@ class MadeBy:
     at_most: int = 0
     corrected: bool = True
     temperature: float | None = None
+    reshaped: tuple[tuple[str, float], ...] = ()
 
     @property
     def late(self) -> str:
-        """Return the maximum lag of the weights as text: `up to 4 updates late`."""
-        return how_late(self.at_most)
+        """Return the maximum lag of the weights as text, such as `up to 4 updates late`."""
+        return lag_text(self.at_most)
 
     def reads_as(self, other: MadeBy) -> bool:
-        """Return whether both have the same parameter, version and maximum lag; the temperature is ignored."""
+        """Return whether both have the same parameter, version and maximum lag; the distribution is ignored."""
         return (self.param, self.version, self.at_most) == (other.param, other.version, other.at_most)
 
     def __str__(self) -> str:
@@ -47,9 +52,10 @@ class MadeBy:
 
 @dataclass(frozen=True)
 class RowSet:
-    """The rows of one origin, in any order; `drawn` are the weights that sampled them, if any did.
+    """The rows of one origin, in any order. `drawn` are the weights that sampled them, or None.
 
-    `kept` names a carried state that may have kept them from an earlier step.
+    `identity` names what distinguishes the rows. `kept` names a carried state that may have kept them from an earlier
+    step, or is "".
     """
 
     origin: Origin
@@ -74,20 +80,23 @@ class Facts:
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """The facts of a graph by node, and the trained parameter that the parameter of each loss stands for, if any."""
+    """The facts of a graph by node and parameter (`of`), and the flow's parameter behind the model of each loss.
+
+    `regional` maps the parameter of a loss to that of the flow whose next version its node makes, or to None.
+    """
 
     of: Mapping[Origin, Facts]
     regional: Mapping[Param, Param | None]
 
     def at(self, edge: Edge) -> Facts:
-        """Return the facts of the value on an edge: its rows and the weights that produced it."""
+        """Return the facts of the value on an edge; a model has no rows, and unknown facts are None."""
         if issubclass(edge.type, Model):
             return Facts(None, self.weights(edge))
         facts = self.of.get(edge.source, Facts()) if isinstance(edge.source, Node | Param) else Facts()
         return facts if has_rows(edge.type) else Facts(None, facts.made)
 
     def weights(self, edge: Edge) -> MadeBy | None:
-        """Return the weights that the model on an edge has, or None if they come from no parameter."""
+        """Return the weights of the model on an edge, or None if they do not come from a parameter of the flow."""
         root = carried_from(edge)
         param = self.regional.get(root, root) if root is not None else None
         if param is None:
@@ -96,7 +105,7 @@ class GraphFacts:
 
 
 def has_rows(kind: type[Value]) -> bool:
-    """Return whether values of this type have rows: columns, and records that hold one."""
+    """Return whether values of a type have rows: columns by row or token, and records with such a part."""
     return _has_rows(cast("Any", kind))  # mypy: as in `fields`
 
 
@@ -109,7 +118,7 @@ def _has_rows(kind: Any) -> bool:
 
 @lru_cache(maxsize=4)
 def facts_of(graph: Graph) -> GraphFacts:
-    """Return the facts of every value of a graph."""
+    """Return, for every value of a graph, whose rows it has and which weights made it; the result is cached."""
     regional = {param: node.root for node in graph.nodes for _, region in node.regions for param in region.params}
     of: dict[Origin, Facts] = {}
     facts = GraphFacts(of, regional)
@@ -141,7 +150,7 @@ def _rows_of(node: Node, weights: MadeBy | None, facts: GraphFacts) -> RowSet | 
 
 
 def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
-    """Yield each input port of a node that has rows, with these rows.
+    """Yield (port, its rows) for each input of a node that has rows with a known origin.
 
     Ports that may take rows of another origin are left out.
     """
@@ -155,18 +164,39 @@ def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
 def _weights_behind(node: Node, facts: GraphFacts) -> MadeBy | None:
     """Return the weights behind a node's results: those it reads, else those behind its only input of the same type.
 
-    Their temperature is the one that the node samples at, else that of the rows it reads.
+    Their temperature and truncation are those that the node samples with, else those of the rows it reads.
     """
     model = node.model()
     if model is None:
         sources = {facts.at(edge).made for _, edge in node.inputs if edge.type in node.returns}
         return sources.pop() if len(sources) == 1 else None
     weights = facts.weights(model)
-    temperature = getattr(node.settings, "temperature", None)
+    temperature, reshaped = getattr(node.settings, "temperature", None), reshaped_by(node)
     if temperature is None:
         samplers = (rows.drawn for _, rows in rows_read(node, facts) if rows.drawn is not None)
-        temperature = next((sampler.temperature for sampler in samplers), None)
-    return replace(weights, temperature=temperature) if weights is not None else None
+        sampler = next(samplers, None)
+        temperature = sampler.temperature if sampler is not None else None
+        reshaped = tuple(pair for pair in sampler.reshaped if pair[0] != PENALTY) if sampler is not None else ()
+    return replace(weights, temperature=temperature, reshaped=reshaped) if weights is not None else None
+
+
+PENALTY = "repetition_penalty"  # a forward pass computes a truncation again, but no penalty
+
+
+def reshaped_by(node: Node) -> tuple[tuple[str, float], ...]:
+    """Return (name, value) of each sampling setting of a node, besides the temperature, that changes the distribution.
+
+    These are `top_k`, `top_p`, `min_p` and `repetition_penalty` if they differ from their defaults; greedy sampling has
+    only the penalty, because a truncation does not change it.
+    """
+    settings: Any = node.settings
+    values: dict[str, Any] = {
+        rule.name: getattr(settings, rule.name, rule.default) for rule in dataclass_fields(Truncation)
+    }
+    greedy = getattr(node.settings, "temperature", None) == 0
+    penalty = getattr(node.settings, PENALTY, 1.0)
+    truncation = () if greedy else Truncation(**values).changed()
+    return (*truncation, *([(PENALTY, penalty)] if penalty != 1 else []))
 
 
 _IDENTITY = {"prompt": Group, "sample": Sample, "trajectory": Trajectory}
@@ -195,8 +225,8 @@ class ValueFacts:
     weights: str = ""
 
 
-def values_of(graph: Graph) -> list[ValueFacts]:
-    """Return the facts of every parameter and result of a named graph, in the order of the flow."""
+def value_facts(graph: Graph) -> list[ValueFacts]:
+    """Return the facts of every parameter and result of a named graph as text, in the order of the flow."""
     facts, edges = facts_of(graph), [Edge(param, param.type) for param in graph.params]
     for node in graph.all_nodes:
         ports = map(str, range(len(node.returns))) if len(node.returns) > 1 else [""]
@@ -209,6 +239,7 @@ def values_of(graph: Graph) -> list[ValueFacts]:
             weights += [f"{made.version} of {made.param.name}" if made.trained else str(made.version)]
             weights += [made.late] if made.at_most else []
             weights += [f"at {made.temperature}"] if made.temperature is not None else []
+            weights += [f"{name}={number:g}" for name, number in made.reshaped]
         values.append(
             ValueFacts(
                 value=str(edge),
@@ -229,9 +260,11 @@ def _name(origin: Origin) -> str:
 
 
 def masks_along(rows: RowSet) -> Sequence[str]:
-    """Return the names of the masks in the record that holds these rows; empty without a record.
+    """Return the dotted names of the masks that select tokens of `rows`, such as `policy.generate.mask`.
 
-    They select tokens in every token column of these rows.
+    They are the parts of type Mask in the records that the origin of the rows (a node or a parameter) gives; empty if
+    it gives no record. If a node has several results, the result's index comes before the part:
+    `policy.generate.0.mask`.
     """
     origin = rows.origin
     kinds = (origin.type,) if isinstance(origin, Param) else origin.returns
@@ -244,8 +277,8 @@ def masks_along(rows: RowSet) -> Sequence[str]:
     ]
 
 
-def readers_of_others(graph: Graph) -> set[tuple[str, str]]:
-    """Return pairs (reader, sampler) of model parameters: the reader computes statistics of the sampler's tokens.
+def cross_model_reads(graph: Graph) -> set[tuple[str, str]]:
+    """Return pairs (reader, sampler) of model parameters, where the reader computes statistics of the sampler's tokens.
 
     Pairs of a parameter with itself are left out.
     """

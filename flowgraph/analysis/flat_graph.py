@@ -26,17 +26,15 @@ Flat = dict[str, Any]
 
 
 def to_json(graph: Graph) -> str:
-    """Return a named graph as JSON text with a schema version.
-
-    `serialize.graph.from_json` reads it back.
-    """
+    """Return a named graph as JSON text, which `serialize.graph.from_json` reads."""
     return json.dumps(flat(graph), indent=1)
 
 
 def flat(graph: Graph) -> Flat:
-    """Return a named graph as JSON-compatible data.
+    """Return a named graph as JSON-compatible data, with a schema version.
 
-    All nodes, including those inside losses, are in one list; edges refer to nodes and parameters by id.
+    All nodes, including those inside losses, are in one list; edges refer to nodes and parameters by id. Raises
+    LawError for a graph that holds real data.
     """
     regions = [(node, port, region) for node in graph.nodes for port, region in node.regions]
     params = [*graph.params, *(param for _, _, region in regions for param in region.params)]
@@ -52,7 +50,7 @@ def flat(graph: Graph) -> Flat:
             {
                 "id": ids[param],
                 "name": param.name,
-                "type": name_of(param.type),
+                "type": stored_name(param.type),
                 "owner": param.owner,
                 "at": _site(param.at),
                 **({"initial": param.initial} if param.initial is not None else {}),
@@ -87,7 +85,7 @@ def _flat_node(ids: Mapping[object, str], node: Node) -> Flat:
         "op": f"{stored_module(node.op.module)}:{node.op.name}",
         "kind": node.op.kind,
         "inputs": [{"port": port, **_flat_edge(ids, edge)} for port, edge in node.inputs],
-        "returns": [name_of(each) for each in node.returns],
+        "returns": [stored_name(each) for each in node.returns],
         "settings": plain_settings(node.settings),
         "given": sorted(node.settings.model_fields_set),
         "functions": [name for name, value in node.settings if callable(value)],
@@ -99,23 +97,24 @@ def _flat_edge(ids: Mapping[object, str], edge: Edge) -> Flat:
     if edge.source not in ids:
         raise LawError("a graph with real data in it cannot be stored")
     lag = {"at_most": edge.at_most, "corrected": edge.corrected} if edge.at_most or not edge.corrected else {}
-    return {"from": ids[edge.source], "part": edge.port, "type": name_of(edge.type), **lag}
+    return {"from": ids[edge.source], "part": edge.port, "type": stored_name(edge.type), **lag}
 
 
 def _site(site: Site) -> list[Any]:
     return [site.file, site.line]
 
 
-def name_of(thing: Any) -> str:
-    """Return `module:name` of a class or function, where `module` is the name that `stored_module` returns.
+def stored_name(thing: Any) -> str:
+    """Return `module:name` of a class or function, as it is written to files.
 
-    `flowgraph.values:Mask` keeps hashes, and so plans, valid when a module moves to another room.
+    The module's name is that of `stored_module`, so that hashes, and with them plans, stay valid when a module of
+    values moves to another room.
     """
     return f"{stored_module(getattr(thing, '__module__', ''))}:{getattr(thing, '__qualname__', '')}"
 
 
 def stored_module(module: str) -> str:
-    """Return the module name to write to files: without `language`, for modules of `flowgraph.language` in `STORED`.
+    """Return the name of a module as files have it, without `language` for the modules in `STORED`.
 
     >>> stored_module("flowgraph.language.values"), stored_module("nodes.values")
     ('flowgraph.values', 'nodes.values')
@@ -125,7 +124,7 @@ def stored_module(module: str) -> str:
 
 
 def loaded_module(module: str) -> str:
-    """Return the module to import for a module name in a file: the inverse of `stored_module`.
+    """Return the name of the module to import for a name in a file; the inverse of `stored_module`.
 
     >>> loaded_module("flowgraph.values"), loaded_module("flowgraph.cli.run")
     ('flowgraph.language.values', 'flowgraph.cli.run')
@@ -135,28 +134,32 @@ def loaded_module(module: str) -> str:
 
 
 def plain_settings(settings: BaseModel) -> Flat:
-    """Return settings as plain JSON data, a function by its module and name."""
+    """Return settings as JSON-compatible data by name; a function or class becomes `module:name`, an enum its value."""
 
     def plain(leaf: object) -> object:
         return leaf.value if isinstance(leaf, enum.Enum) else str(leaf)
 
     values = {name: getattr(settings, name) for name in type(settings).model_fields}
     return {
-        name: name_of(value) if callable(value) else json.loads(json.dumps(value, default=plain))
+        name: stored_name(value) if callable(value) else json.loads(json.dumps(value, default=plain))
         for name, value in values.items()
     }
 
 
 def structure_hash(graph: Graph) -> str:
-    """Return the hash of a graph's structure, to check that a plan belongs to the graph: SHA-256 in hexadecimal.
+    """Return the SHA-256 of a graph's structure in hexadecimal; a plan stores it to name the graph that it is for.
 
-    It covers ops, edges, types and regions, and ignores settings, source lines and names of local variables.
+    It covers ops, edges, types and regions. It ignores settings, source lines, the initial data of state, and the names
+    of losses and their parameters.
     """
     return _hash(_without(flat(graph), {"at", "settings", "given", "functions", "owner", "pruned", "initial"}))
 
 
 def full_hash(graph: Graph) -> str:
-    """Return the SHA-256 of a graph's structure and all settings, to check that a run can be resumed."""
+    """Return the SHA-256 of a graph's structure and settings in hexadecimal; resuming a run requires an equal hash.
+
+    It ignores source lines, notes about pruned nodes, and the names of losses and their parameters.
+    """
     return _hash(_without(flat(graph), {"at", "given", "owner", "pruned"}))
 
 

@@ -57,7 +57,7 @@ def roles(graph: Graph) -> tuple[Role, ...]:
 
 
 def models_read(node: Node) -> Iterator[Edge]:
-    """Yield the edges of the models that a node itself reads, without those that only its regions read."""
+    """Yield the edge of each model among a node's own inputs; models that only its losses capture are left out."""
     return (edge for _, edge in node.inputs if issubclass(edge.type, Model))
 
 

@@ -28,12 +28,11 @@ class StateItem:
     holds: tuple[str, ...]
 
 
-def state_of(graph: Graph) -> tuple[StateItem, ...]:
-    """Return the state that a named graph carries from step to step.
+def carried_state(graph: Graph) -> tuple[StateItem, ...]:
+    """Return what a run of a named graph carries from step to step, which is what a checkpoint holds.
 
-    Carried parameters are first, then data parameters, then nodes that use random numbers.
-
-    A model that nothing updates is not state: a run loads it again from its source.
+    Carried parameters come first, then data parameters that are read, then nodes that use random numbers. A model that
+    nothing updates is not state, because a run loads it again from its source.
     """
     carried = graph.carries()
     read = {edge.source for edge in graph.outputs} | {edge.source for node in graph.nodes for edge in node.edges()}
@@ -53,7 +52,7 @@ def _carried(graph: Graph, param: Param) -> StateItem:
     optimizers = dict.fromkeys(str(getattr(node.settings, "optimizer", "its optimizer")) for node in updates)
     lags = (edge.at_most for node in graph.nodes for edge in node.edges() if edge.source in versions)
     lag = max(lags, default=0)
-    old = (f"weights of up to {lag} versions before",) if lag else ()
+    old = (f"weights up to {lag} versions old",) if lag else ()
     return StateItem("weights", param.name, ("weights", "version", *(f"state of {name}" for name in optimizers), *old))
 
 

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
         plan as plan,
         simulate as simulate,
     )
-    from flowgraph.app.calls.run_calls import evaluate as evaluate, generate as generate, resume as resume, run as run
+    from flowgraph.app.calls.run_calls import (
+        evaluate as evaluate,
+        generate as generate,
+        resume as resume,
+        rollouts as rollouts,
+        run as run,
+    )
+    from flowgraph.app.data_sets import listed_data as listed_data
     from flowgraph.app.data_sets import make_data as make_data
     from flowgraph.app.drawing.draw_target import DrawTarget as DrawTarget, find_target as find_target
     from flowgraph.app.drawing.make_drawing import (
@@ -68,6 +75,12 @@ if TYPE_CHECKING:
         make_request as make_request,
     )
     from flowgraph.app.responses.evaluating import EvalResult as EvalResult, evaluate_request as evaluate_request
+    from flowgraph.app.responses.rollout_rows import (
+        RolloutRow as RolloutRow,
+        RolloutRows as RolloutRows,
+        rollout_rows as rollout_rows,
+    )
+    from flowgraph.app.responses.rollouts_page import PAGE_ROWS as PAGE_ROWS, rollouts_page as rollouts_page
     from flowgraph.app.responses.sampling import GenerateResult as GenerateResult, generate_request as generate_request
     from flowgraph.app.running.resuming import resume_run as resume_run
     from flowgraph.app.running.run_report import (
@@ -82,8 +95,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "calls.plan_calls": "calibrate check compare draw explain export import_run plan simulate",
-    "calls.run_calls": "evaluate generate resume run",
-    "data_sets": "make_data",
+    "calls.run_calls": "evaluate generate resume rollouts run",
+    "data_sets": "listed_data make_data",
     "drawing.draw_target": "DrawTarget find_target",
     "drawing.make_drawing": "ComparedTargets DrawResult compare_targets make_drawing",
     "drawing.pictures": "PictureDetail",
@@ -100,6 +113,8 @@ _MODULES = {
     "check_plan_file compare_plans explain_plan simulate_plan",
     "request": "FlowLike Request Say fields make_request",
     "responses.evaluating": "EvalResult evaluate_request",
+    "responses.rollout_rows": "RolloutRow RolloutRows rollout_rows",
+    "responses.rollouts_page": "PAGE_ROWS rollouts_page",
     "responses.sampling": "GenerateResult generate_request",
     "running.resuming": "resume_run",
     "running.run_report": "RunReport RunTrace TaskComparison list_runs read_trace report_run",

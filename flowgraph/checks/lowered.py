@@ -21,28 +21,32 @@ from flowgraph.lowering.program import (
     Task,
     Transfer,
     results_of,
+    task_reads,
+    task_results,
     value_name,
     values_read,
-    what_is_given,
-    what_is_read,
 )
-from flowgraph.lowering.project_columns import parts_at, value_types
-from flowgraph.lowering.waits import moved_on
+from flowgraph.lowering.project_columns import parts_read_by_place, value_types
+from flowgraph.lowering.waits import homes_replaced
 
 
-def every_node_runs_once(program: Program) -> Iterator[FlowError]:
-    """Find a node that is not run, or run more than once."""
+def check_nodes_run_once(program: Program) -> Iterator[FlowError]:
+    """Yield an error for each node of the graph that the program does not run, or runs more than once."""
     runs = Counter(name for task in program.tasks if isinstance(task, Run) for name in task.nodes)
     for node in program.graph.nodes:
         if runs[node.name] != 1:
             yield LawError(f"the program runs {node.name} {runs[node.name]} times, not once", where=str(node.at))
 
 
-def what_is_read_is_made(program: Program) -> Iterator[FlowError]:
-    """Find a run that reads a value which no earlier task makes at any place, or that lacks a read of its nodes."""
+def check_values_are_made_before_reads(program: Program) -> Iterator[FlowError]:
+    """Yield an error for each read of a value or a version of weights that no earlier task produces at any place.
+
+    Also an error: a run whose `reads` lack a value that one of its nodes reads, and that no earlier node of the run
+    returns.
+    """
     values = {name for name, _ in program.origins} | {home.param for home in program.homes}
     for task in program.tasks:
-        for name, place in what_is_read(task):
+        for name, place in task_reads(task):
             if name not in values:
                 yield LawError.not_there(str(task), name, str(place))
         if isinstance(task, Run):
@@ -53,11 +57,11 @@ def what_is_read_is_made(program: Program) -> Iterator[FlowError]:
                         what = f"`{_text(task)}` does not read `{name}`, which {node.name} does"
                         yield LawError(what, where=str(node.at))
                 inside |= {*results_of(node)}
-        values |= {name for name, _ in what_is_given(task, program.nodes)}
+        values |= {name for name, _ in task_results(task, program.nodes)}
 
 
-def readers_run_first(program: Program) -> Iterator[FlowError]:
-    """Find a task that reads a version of weights in a home where a newer version has replaced it (law 1)."""
+def check_update_order(program: Program) -> Iterator[FlowError]:
+    """Yield an error for each task that reads a version of weights at a home where an earlier task has replaced it."""
     age = dict[str, int]()  # the updates of this step that each version has seen
     for node in program.graph.nodes:
         carried = node.carried()
@@ -65,23 +69,30 @@ def readers_run_first(program: Program) -> Iterator[FlowError]:
             age[results_of(node)[0]] = age.get(value_name(carried), 0) + 1
     replaced = dict[Home, tuple[int, Task]]()
     for task in program.tasks:
-        for name, home in what_is_read(task):
+        for name, home in task_reads(task):
             if isinstance(home, Home) and home in replaced and age.get(name, 0) < replaced[home][0]:
                 writer = _text(replaced[home][1])
                 what = f"`{_text(task)}` reads `{name}` on {home}, where `{writer}` replaced it before"
                 yield LawError(what, hint="readers of a version run before the update that consumes it")
-        versions = {place: name for name, place in what_is_given(task, program.nodes)}
-        for home in moved_on(task, program):
+        versions = {place: name for name, place in task_results(task, program.nodes)}
+        for home in homes_replaced(task, program):
             replaced[home] = age.get(versions.get(home, ""), 0), task
 
 
-def weights_are_there(program: Program) -> Iterator[FlowError]:
-    """Find a task that reads a version of weights in a home which neither made nor received it."""
+def check_home_versions(program: Program) -> Iterator[FlowError]:
+    """Yield an error for each task that reads a version of weights which is not yet available at its home.
+
+    A version is available if the step starts with it there, or if an earlier task produced it there or copied it there.
+    """
     yield from _missing(program, lambda place: isinstance(place, Home))
 
 
-def reads_are_there(program: Program) -> Iterator[FlowError]:
-    """Find a task that reads a value or a version of weights which no task has brought to its place."""
+def check_reads_are_available(program: Program) -> Iterator[FlowError]:
+    """Yield an error for each task that reads a value or weights not yet available where the task runs.
+
+    They are available at a place if they are there when the step starts, or if an earlier task produced them there or
+    copied them there.
+    """
     yield from _missing(program, lambda place: True)
 
 
@@ -89,60 +100,67 @@ def _missing(program: Program, judged: Callable[[str | Home], bool]) -> Iterator
     present: set[tuple[str, str | Home]] = {*program.origins}
     present |= {(home.param, home) for home in program.homes if home.param in program.frozen}
     for task in program.tasks:
-        for name, place in what_is_read(task):
+        for name, place in task_reads(task):
             if judged(place) and (name, place) not in present:
                 yield LawError.not_there(str(task), name, str(place))
-        present |= set(what_is_given(task, program.nodes))
+        present |= set(task_results(task, program.nodes))
 
 
-def results_reach_the_host(program: Program) -> Iterator[FlowError]:
-    """Find a result of the flow that is not on the host at the end of the step."""
-    present = {value for task in program.tasks for value in what_is_given(task, program.nodes)}
+def check_results_reach_host(program: Program) -> Iterator[FlowError]:
+    """Yield an error for each result of the flow, models excluded, that is not on the host at the end of the step."""
+    present = {value for task in program.tasks for value in task_results(task, program.nodes)}
     for edge in program.graph.outputs:
         if not issubclass(edge.type, Model) and (value_name(edge), HOST) not in present:
             yield LawError.not_there("the end of the step", value_name(edge), HOST)
 
 
-def parts_cover_reads(program: Program) -> Iterator[FlowError]:
-    """Find a run that reads less of a record than its nodes, and a transfer that brings less than its readers need."""
+def check_parts_suffice(program: Program) -> Iterator[FlowError]:
+    """Yield an error for each run or transfer whose `parts` of a record lack some that are read.
+
+    A run must include the parts that its nodes read; a transfer must include those that are read at its target.
+    """
     types = value_types(program.graph)
     for task in program.tasks:
         if isinstance(task, Run):
             needed = parts_needed([program.nodes[name] for name in task.nodes], types)
             for name, parts in task.parts:
                 yield from _lacking(task, name, parts, needed.get(name, ()))
-    read = parts_at(program, program.tasks, types)
+    read = parts_read_by_place(program, program.tasks, types)
     for task in program.tasks:
         if isinstance(task, Transfer):
             yield from _lacking(task, task.value, task.parts, read.get((task.value, task.target), ()))
 
 
 def _lacking(task: Task, value: str, parts: Parts, needed: Parts) -> Iterator[FlowError]:
-    """Find needed parts of a value that a task leaves out; no parts stand for the whole value."""
+    """Yield an error if the `parts` that a task reads or copies lack some of `needed`; () means the whole value."""
     missing = [part for part in needed if part not in parts] if needed else ["the rest of it"]
     if parts and missing:
         yield LawError(f"`{_text(task)}` leaves out parts of `{value}` that are read: {', '.join(missing)}")
 
 
-def syncs_keep_the_bound(program: Program) -> Iterator[FlowError]:
-    """Find a sync that lets a copy lag further than one of its readers, or the plan, allows."""
+def check_syncs_respect_lag_bounds(program: Program) -> Iterator[FlowError]:
+    """Yield an error for each sync that permits more lag than the nodes that read the copy, or the plan, allow."""
     bounds = sync_bounds(program)
     for task in (task for task in program.tasks if isinstance(task, Sync)):
         at_most, lag = bounds.get((task.value, task.target), (0, 0))
         if task.at_most > at_most or task.lag > min(lag, at_most):
             what = f"`{_text(task)}` lets the copy be {task.lag} updates old, of at most {task.at_most}"
-            yield LawError(what, notes=[f"its readers allow {at_most}, the plan says {lag}"])
+            yield LawError(what, notes=[f"its readers allow {at_most}, the plan sets {lag}"])
 
 
-def sleepers_step_aside(program: Program) -> Iterator[FlowError]:
-    """Find a task whose home is asleep, and a task that runs while another home of its pool should sleep."""
+def check_sleeping_homes(program: Program) -> Iterator[FlowError]:
+    """Yield an error for each task that runs while a home in its pools is in the wrong state.
+
+    Of the homes whose settings make them sleep, those that the task uses must be awake and the others asleep. A switch
+    must come before the first task of the step that needs a state.
+    """
     sleepers, awake = [home for home in program.homes if home.running.sleeps], dict[Home, bool]()
     for task in program.tasks:
         if isinstance(task, Switch):
             awake[task.home] = task.awake
         for home, needed in switches_before(task, sleepers):
             if awake.get(home) is not needed:
-                what = f"`{_text(task)}` comes where {home.param} on {home} {'sleeps' if needed else 'is awake'}"
+                what = f"`{_text(task)}` runs while {home.param} on {home} {'sleeps' if needed else 'is awake'}"
                 yield LawError(what, hint="a home that sleeps is awake for its own tasks only")
 
 

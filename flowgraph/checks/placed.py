@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flowgraph.analysis.facts import reshaped_by
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.placed_graph import PlacedGraph
 from flowgraph.analysis.roles import Role, models_read
 from flowgraph.cluster.plan import PlacedRole, Plan, RoleSettings
 from flowgraph.engines.capabilities import MAX_RANKS, EngineCapabilities, Support
-from flowgraph.engines.table import ENGINES, VERBS
+from flowgraph.engines.table import ENGINES, VERBS, engines_for
 from flowgraph.errors import FlowError, PlanError
 from flowgraph.language.graph import carried_from
 from flowgraph.lowering.program import HOST
@@ -18,20 +19,24 @@ DEGREES = ("data", "tensor", "pipeline", "expert", "sequence", "replicas")
 """The ways to split or repeat a model."""
 
 
-def is_for_the_graph(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Find a plan of another structure."""
+def check_plan_matches_graph(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Yield an error if the plan was made for a graph of another structure."""
     plan, expected = placed.plan, structure_hash(placed.graph)
     if plan.structure_hash != expected:
         yield PlanError.other_graph(placed.where, plan.flow, plan.structure_hash, placed.graph.name, expected)
 
 
-def pools_hold_devices(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Find a pool that is named twice, and a device that does not exist or that is in two pools."""
-    yield from pool_faults(placed.plan, placed.where)
+def check_pools_hold_devices(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Yield an error for each pool name that is used twice, and each pool device that is unknown or in another pool."""
+    yield from check_pools(placed.plan, placed.where)
 
 
-def pool_faults(plan: Plan, where: str) -> Iterator[FlowError]:
-    """Find the faults of a plan's pools, for any flow."""
+def check_pools(plan: Plan, where: str) -> Iterator[FlowError]:
+    """Yield an error for each fault in the pools of a plan, for any flow; `where` is the plan's file.
+
+    Faults are a pool name that is used twice, a device that the plan's cluster does not have, and a device in two
+    pools.
+    """
     names, holders = set[str](), dict[tuple[str, int], str]()
     for pool in plan.pools:
         if pool.name in names:
@@ -46,8 +51,8 @@ def pool_faults(plan: Plan, where: str) -> Iterator[FlowError]:
             holders[node, index] = pool.name
 
 
-def forecast_faults(plan: Plan, where: str) -> Iterator[FlowError]:
-    """Find a pool or a role in a plan's forecast that the plan does not have."""
+def check_forecast(plan: Plan, where: str) -> Iterator[FlowError]:
+    """Yield an error for each unknown pool or role in a plan's memory or step forecast; `where` is the plan's file."""
     pools, roles = [pool.name for pool in plan.pools], [placed.role for placed in plan.placed]
     for forecast in plan.forecast:
         if forecast.pool not in pools:
@@ -60,8 +65,11 @@ def forecast_faults(plan: Plan, where: str) -> Iterator[FlowError]:
                 yield PlanError.unknown(where, f"pool of the task {task.name}:", pool, [*pools, HOST])
 
 
-def every_role_once(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Find a role that the graph does not have, that is placed twice, or that is not placed."""
+def check_roles_are_placed_once(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Yield an error for each placed role that the graph lacks or that is placed twice, and one if roles are missing.
+
+    Roles of models that the plan leaves out (`assumed.without`) need not be placed.
+    """
     seen = set[str]()
     for role in (row.role for row in placed.plan.placed):
         if role not in placed.roles:
@@ -75,16 +83,19 @@ def every_role_once(placed: PlacedGraph) -> Iterator[FlowError]:
         yield PlanError.not_placed(placed.where, missing)
 
 
-def engines_run_their_roles(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Find a role whose pool or engine does not exist, or that its engine, layout or devices cannot run.
+def check_engines_run_roles(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Yield an error for each role whose engine cannot run it as the plan places it.
 
-    Its model may lack the experts of the layout, and experts may not divide evenly over the ranks.
+    Errors: an unknown pool or engine; too few devices in the pool; a use, layout, setting or kind of device that the
+    engine does not support; an expert degree that does not evenly divide the ranks and the model's experts. Roles that
+    the graph lacks are skipped.
     """
     for row in placed.plan.placed:
         role = placed.roles.get(row.role)
         if role is None:
             continue
         yield from _engine_faults(placed.plan, row, role, placed.where)
+        yield from _sampling_faults(placed, row, role)
         layout, experts = row.layout, placed.experts.get(role.param)
         ranks = layout.data * layout.sequence
         if ranks % layout.expert:
@@ -111,11 +122,27 @@ def _engine_faults(plan: Plan, placed: PlacedRole, role: Role, where: str) -> It
         yield PlanError.not_offered(where, placed.role, placed.engine, what, runs)
 
 
-def unsupported(plan: Plan) -> list[str]:
-    """Return the parts of a plan that can be forecast and exported but not run here, in the order of the plan.
+def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[FlowError]:
+    """Yield an error for each node with sampling settings that mean something else to its engine."""
+    engine = ENGINES.get(row.engine)
+    if engine is None or role.use != "sample":
+        return
+    for node in placed.graph.all_nodes:
+        if node.op.kind == "generate" and node.name in role.nodes:
+            settings = dict(reshaped_by(node))
+            if what := engine.other_distribution(settings):
+                names = engines_for("sample", supported=True)
+                fits = [name for name in names if not ENGINES[name].other_distribution(settings)]
+                hint = f"these sample so: {', '.join(fits)} (--engine sample={fits[-1]})"
+                yield PlanError.not_offered(placed.where, node.name, row.engine, what, hint)
+
+
+def unsupported_parts(plan: Plan) -> list[str]:
+    """Return the parts of a plan that can be forecast and exported but not run here, as phrases, in the plan's order.
 
     These are engines without an executor, layouts and settings that the executor does not support, steps that overlap,
-    and models that are left out. `check_plan` refuses what an engine does not even model.
+    and models that are left out. Unknown engines, and what an engine cannot even forecast, are not listed: `check_plan`
+    reports these.
     """
     names = list[str]()
     for placed in plan.placed:
@@ -134,8 +161,8 @@ def unsupported(plan: Plan) -> list[str]:
 
 
 def refuse_unsupported(plan: Plan, where: str) -> None:
-    """Raise PlanError if a plan cannot be run here; `where` is the plan's file."""
-    if names := unsupported(plan):
+    """Raise PlanError if a plan contains anything that cannot be run here; `where` is the plan's file."""
+    if names := unsupported_parts(plan):
         raise PlanError.not_supported(where, plan.flow, names)
 
 
@@ -149,7 +176,7 @@ def _misfits(
     layout, pool = placed.layout, plan.pool(placed.pool)
     lacks = [verb for verb in VERBS[use] if verb not in engine.verbs]
     if lacks:
-        yield f"`{lacks[0]}`", f"it does {_listed(engine.verbs)}"
+        yield f"`{lacks[0]}`", f"it supports {_listed(engine.verbs)}"
     single = [verb for verb in VERBS[use] if verb in support.single_device]
     if single and layout.devices > 1:
         yield f"`{single[0]}` on {layout.devices} devices", "it does that on one device"
@@ -176,8 +203,12 @@ def _misfits(
             return
 
 
-def lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Find a role that lags further than the flow allows, or that has no copy of weights which could lag."""
+def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Yield an error for each role that lags more updates than both the flow and the plan's assumed staleness allow.
+
+    Also an error: a role that lags although nothing trains its weights, or although it shares the weights that are
+    trained.
+    """
     plan, where = placed.plan, placed.where
     homes = {row.role: (row.pool, row.engine, row.layout) for row in plan.placed}
     staleness = (plan.assumed.staleness if plan.assumed is not None else None) or 0
@@ -195,7 +226,7 @@ def lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
         if trained not in homes:
             yield PlanError.lags_in_place(where, role.name, row.lag, "nothing updates its weights")
         elif homes[trained] == homes[row.role]:
-            yield PlanError.lags_in_place(where, role.name, row.lag, f"it reads the very weights of {trained}")
+            yield PlanError.lags_in_place(where, role.name, row.lag, f"it reads the weights of the trainer, {trained}")
 
 
 def _listed(names: frozenset[str]) -> str:

@@ -13,7 +13,10 @@ LONGEST_SHOWN = 200  # characters of a path
 
 
 def main() -> None:
-    """Run the command line of this process, and exit; an error of ours is printed in full, and sets the exit code."""
+    """Run the command in the arguments of this process, and exit with its exit code.
+
+    An error of ours, or a file that the system refuses, is printed to stderr in full.
+    """
     from flowgraph.cli.application import run_command
     from flowgraph.flows.flow_files import refuse_shadowed_packages
 

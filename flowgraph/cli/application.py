@@ -18,6 +18,7 @@ from flowgraph.cli.commands.flows import cp, flows
 from flowgraph.cli.commands.interop import export_command, import_command
 from flowgraph.cli.commands.machine import doctor, group
 from flowgraph.cli.commands.plan import fit, plan
+from flowgraph.cli.commands.rollouts import rollouts
 from flowgraph.cli.commands.run import resume, run
 from flowgraph.cli.commands.runs import report, runs, trace
 from flowgraph.cli.commands.show import check, show
@@ -42,7 +43,7 @@ SECTIONS: Mapping[str, Mapping[str, Command]] = {
         "import": import_command,
     },
     "Run": {"run": run, "resume": resume, "eval": eval_command, "generate": generate},
-    "Inspect": {"runs": runs, "report": report, "trace": trace},
+    "Inspect": {"runs": runs, "report": report, "rollouts": rollouts, "trace": trace},
 }
 
 CODES = "\b\nExit codes:\n" + "\n".join(f"  {int(code):<4} {meaning}" for code, meaning in MEANINGS.items())
@@ -77,7 +78,10 @@ for section, members in SECTIONS.items():
 
 
 def run_command() -> int:
-    """Run the command in the arguments of this process; return its exit code."""
+    """Run the command in the arguments of this process, and return its exit code.
+
+    A fault in the command line is printed to stderr. Other errors are raised.
+    """
     try:
         code = commands(standalone_mode=False)
     except typer.Abort:

@@ -14,6 +14,10 @@ from pathlib import Path
 
 FILES_AT_MOST = 200  # read or listed for one completion
 READ_BYTES = 2**16  # of a file that may hold a flow
+DATA_SETS = (
+    *("digits", "digits:copy", "digits:max", "digits:sort", "digits:reverse", "addition", "rg/"),
+    *("gsm8k", "math", "aime", "apps", "codecontests", "hh"),
+)
 PLACEMENTS = ("colocated", "hybrid", "split", "standalone")
 VARIANTS = (
     "colocated:deepspeed-chat",
@@ -43,7 +47,7 @@ def _merged(*offers: list[str]) -> list[str]:
 
 
 def one_of(*names: str) -> Completer:
-    """Return a completer that offers these names.
+    """Return a completer: a function that returns those of `names` that begin with an incomplete text.
 
     >>> one_of("local", "ray")("l")
     ['local']
@@ -77,7 +81,7 @@ def _holds_flow(path: Path) -> bool:
 
 
 def named_flows(incomplete: str) -> list[str]:
-    """Return the matching names of shipped and installed flows."""
+    """Return the names of shipped and installed flows that begin with `incomplete`."""
     from flowgraph.files.shipped import flows_folder
     from flowgraph.flows.entry_points import names
 
@@ -86,22 +90,22 @@ def named_flows(incomplete: str) -> list[str]:
 
 
 def flows(incomplete: str) -> list[str]:
-    """Return the matching named flows, and the matching Python files that define a flow."""
+    """Return the names of flows, and the Python files that seem to define a flow, that begin with `incomplete`."""
     return [*named_flows(incomplete), *_offered(_paths(incomplete, _holds_flow), incomplete)]
 
 
 def plans(incomplete: str) -> list[str]:
-    """Return the matching JSON files; they are not opened, so some may not be plans."""
+    """Return the JSON files, and the folders, that begin with `incomplete`; files are not read, and may be no plans."""
     return _offered(_paths(incomplete, lambda path: path.suffix == ".json"), incomplete)
 
 
 def flows_and_plans(incomplete: str) -> list[str]:
-    """Return the matching arguments of `check`: flows and plans."""
+    """Return the flows and plan files that begin with `incomplete`: arguments of `check`."""
     return _merged(flows(incomplete), plans(incomplete))
 
 
 def runs(incomplete: str) -> list[str]:
-    """Return the matching run folders in this folder and in `runs`."""
+    """Return the run folders, in this folder and in `runs`, that begin with `incomplete`."""
 
     def is_run(path: Path) -> bool:
         return (path / "run.json").is_file()
@@ -111,7 +115,10 @@ def runs(incomplete: str) -> list[str]:
 
 
 def models(incomplete: str) -> list[str]:
-    """Return the matching built-in models, models of the shipped table, and model folders; also after `PARAM=`."""
+    """Return the built-in models, models of the shipped table, and model folders that begin with `incomplete`.
+
+    In a text `PARAM=MODEL`, only the model is completed. Models of the table are offered once a letter was typed.
+    """
     from flowgraph.models.sources import BUILT_IN
     from flowgraph.models.table import table
 
@@ -122,22 +129,25 @@ def models(incomplete: str) -> list[str]:
 
 
 def models_and_runs(incomplete: str) -> list[str]:
-    """Return the matching arguments of `eval` and `generate`: runs and models."""
+    """Return the runs and models that begin with `incomplete`: arguments of `eval` and `generate`."""
     return _merged(runs(incomplete), models(incomplete))
 
 
-def drawable(incomplete: str) -> list[str]:
-    """Return the matching arguments of `draw` and `diff`: flows, plans and runs."""
+def draw_targets(incomplete: str) -> list[str]:
+    """Return the flows, plans and runs that begin with `incomplete`: arguments of `draw` and `diff`."""
     return _merged(flows_and_plans(incomplete), runs(incomplete))
 
 
 def placements(incomplete: str) -> list[str]:
-    """Return the matching named placements; after a colon, their variants."""
+    """Return the named placements that begin with `incomplete`; if it has a colon, their variants."""
     return _offered(iter(VARIANTS if ":" in incomplete else PLACEMENTS), incomplete)
 
 
 def clusters(incomplete: str) -> list[str]:
-    """Return the matching short forms of small clusters and TOML files; after `8x`, also the known devices."""
+    """Return the short forms of small clusters, and the TOML files, that begin with `incomplete`.
+
+    After a number of devices, such as `8x`, known devices are offered too.
+    """
     counts = _DEVICES.fullmatch(incomplete)
     spec = find_spec("placements")
     folders = list(spec.submodule_search_locations or ()) if counts and spec is not None else []
@@ -147,21 +157,20 @@ def clusters(incomplete: str) -> list[str]:
 
 
 def data(incomplete: str) -> list[str]:
-    """Return the matching data sets that can be generated, and the matching data files and folders."""
-    names = ("digits", "digits:copy", "digits:max", "digits:sort", "digits:reverse", "addition", "gsm8k", "rg/")
+    """Return the data sets that can be generated, and the data files and folders, that begin with `incomplete`."""
     files = _paths(incomplete, lambda path: path.suffix in (".parquet", ".jsonl", ".json"))
-    return _offered(iter([*names, *files]), incomplete)
+    return _offered(iter([*DATA_SETS, *files]), incomplete)
 
 
 def engines(incomplete: str) -> list[str]:
-    """Return the matching pairs of use and engine, such as `train=fsdp`."""
+    """Return the pairs of use and engine, such as `train=fsdp`, that begin with `incomplete`."""
     from flowgraph.engines.table import ENGINES, VERBS
 
     return _offered((f"{use}={name}" for use in VERBS for name in ENGINES), incomplete)
 
 
 def environments(incomplete: str) -> list[str]:
-    """Return the matching engines that `engines install` can install."""
+    """Return the names of environments that `engines install` can install and that begin with `incomplete`."""
     from flowgraph.engines.table import ENGINES
 
     names = (engine.environment.name for engine in ENGINES.values() if engine.environment is not None)
@@ -169,6 +178,6 @@ def environments(incomplete: str) -> list[str]:
 
 
 def pictures(incomplete: str) -> list[str]:
-    """Return the matching names of pictures that `draw` can draw."""
+    """Return the names of pictures that `draw` can draw and that begin with `incomplete`."""
     names = ("flow", "plan", "sequence", "timeline", "memory", "placements", "search", "run")
     return _offered(iter(names), incomplete)

@@ -20,12 +20,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from flowgraph.app.running.run_report import short
-from flowgraph.cli.output import say, visible
+from flowgraph.app.running.run_report import eval_headlines, short_metric_names
+from flowgraph.cli.output import escape_controls, say
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.write.terminal.sparkline import sparkline
 from flowgraph.language.graph import Graph
-from flowgraph.language.region import Observations
+from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.record.run_folder import declared_metrics, token_sum
 from flowgraph.runtime.record.sampled_response import (
@@ -108,11 +108,10 @@ class Display:
                 self._pending = self.step, sample  # is taken after the next step, when this one has surely finished
         self._show(force=False)
 
-    def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Record the accuracy of a check on held-out data, and update the display."""
-        means = observed.means()
-        if "accuracy.accuracy" in means:
-            self.curves["eval/accuracy"].append(means["accuracy.accuracy"])
+    def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
+        """Record the metrics of a check on held-out data, and update the display."""
+        for name, mean in result.metrics.items():
+            self.curves[name].append(mean)
         self._show(force=True)
 
     @property
@@ -148,7 +147,7 @@ class Display:
 
     def line(self) -> str:
         """Return the progress, headline metrics and speed of the run in one line."""
-        names = short(name for name, _ in self._headlines())
+        names = short_metric_names(name for name, _ in self._headlines())
         metrics = [f"{names[name]} {values[-1]:.3f}" for name, values in self._headlines() if values]
         return f"step {self.step}/{self.steps}  " + "  ".join([*metrics, *self._speeds()])
 
@@ -178,7 +177,7 @@ class Display:
         return grid
 
     def _metrics(self, columns: int) -> Table:
-        names = short(name for name, _ in self._headlines())
+        names = short_metric_names(name for name, _ in self._headlines())
         rows = [
             (one_line(names[name], columns // 3), values, self.metrics[name].unit if name in self.metrics else "share")
             for name, values in self._headlines()
@@ -194,7 +193,7 @@ class Display:
         return table
 
     def _headlines(self) -> Sequence[tuple[str, list[float]]]:
-        names = ("eval/accuracy", *self.metrics)
+        names = (*eval_headlines(self.curves), *self.metrics)
         return [(name, self.curves[name]) for name in names if self.curves[name] or name in self.metrics]
 
 
@@ -213,7 +212,7 @@ def _sample_lines(sampled: _Shown, columns: int) -> Iterator[Text]:
 
 def _cut(text: str, columns: int, style: str = "") -> Text:
     """Return one line that is cut where the terminal ends."""
-    line = Text(visible(text).replace("\n", " "), style=style, no_wrap=True, overflow="ellipsis")
+    line = Text(escape_controls(text).replace("\n", " "), style=style, no_wrap=True, overflow="ellipsis")
     line.truncate(columns, overflow="ellipsis")
     return line
 
@@ -226,7 +225,7 @@ def one_line(text: str, characters: int = CHARACTERS_AT_MOST) -> str:
     >>> one_line("two\nlines\x1b[2J")
     'two lines\\x1b[2J'
     """
-    line = visible(_SELECTORS.sub("", " ".join(text.split())))
+    line = escape_controls(_SELECTORS.sub("", " ".join(text.split())))
     return clean(line, characters) if line else ""
 
 

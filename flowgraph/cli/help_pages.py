@@ -31,7 +31,9 @@ def first_sentence(text: str) -> str:
 
 
 def plain_range(text: str) -> str:
-    """Return an option's help with the range of its number in words; a range without a practical limit is removed.
+    """Return an option's help with the range of its number in words.
+
+    A minimum alone, and a range whose maximum is a million or more, say nothing to a reader and are removed.
 
     >>> plain_range("Steps.  [default: 2; 1<=x<=100]"), plain_range("Seed.  [0<=x<=9999999]")
     ('Steps.  [default: 2; 1 to 100]', 'Seed.')
@@ -49,7 +51,10 @@ def plain_range(text: str) -> str:
 
 
 def write_rows(formatter: Any, rows: Rows) -> None:
-    """Write rows of help by section; all sections have the same first column, and no text is cut."""
+    """Write rows of (name, text) to a help formatter, by section; all sections have the same first column.
+
+    No text is cut.
+    """
     widest = max((len(first) for section in rows.values() for first, _ in section), default=0)
     for name, section in rows.items():
         with formatter.section(name):
@@ -57,7 +62,11 @@ def write_rows(formatter: Any, rows: Rows) -> None:
 
 
 def option_rows(params: Iterable[Any], context: Any) -> Rows:
-    """Return the help of the arguments and options by section; options without a section come last."""
+    """Return the rows (name, text) of arguments and options for `--help`, by section.
+
+    Arguments come first, and options without a section last. Hidden ones are left out. `context` is the context of the
+    command.
+    """
     arguments, options, rest = list[tuple[str, str]](), Rows(), list[tuple[str, str]]()
     for param in params:
         record = param.get_help_record(context)

@@ -16,7 +16,7 @@ from flowgraph.cluster.plan import MOST_PROMPTS, MOST_THREADS
 Completer = complete.Completer | str | None
 
 
-def in_section(
+def section_option(
     section: str | None,
     flags: str,
     about: str,
@@ -25,10 +25,10 @@ def in_section(
     min: float | None = None,
     max: float | None = None,
 ) -> Any:
-    """Return an option in a section of `--help`, with `min` and `max` as the limits of a number.
+    """Return a typer option in a section of `--help`, or in the general list of options if `section` is None.
 
-    `flags` has its names and the name of its value, as in `-o, --out FILE`; `completer` may be a text of words to
-    offer.
+    `flags` has its names and the name of its value, as in `-o, --out FILE`, and `about` is its help. `completer`
+    completes its value; it may be a text of words to offer. `min` and `max` are the limits of a number.
     """
     words = flags.split()
     names = [word.rstrip(",") for word in words if word.startswith("-")]
@@ -38,13 +38,13 @@ def in_section(
     return typer.Option(*names, **text, autocompletion=offered, min=min, max=max)
 
 
-option, workload = partial(in_section, None), partial(in_section, "Workload")
-placing, running = partial(in_section, "Cluster and plan"), partial(in_section, "Run")
-sampling, searching = partial(in_section, "Responses"), partial(in_section, "Search")
+option, workload = partial(section_option, None), partial(section_option, "Workload")
+placing, running = partial(section_option, "Cluster and plan"), partial(section_option, "Run")
+sampling, searching = partial(section_option, "Responses"), partial(section_option, "Search")
 
 
 def argument(name: str, about: str, completer: complete.Completer | None = None) -> Any:
-    """Return an argument; `name` is its name in `--help`."""
+    """Return a typer argument; `name` is its name in `--help`, `about` its help, and `completer` completes it."""
     return typer.Argument(help=about, metavar=name, autocompletion=completer)
 
 
@@ -66,7 +66,7 @@ RunPath = Annotated[Path, argument("RUN", "A run folder.", complete.runs)]
 Verify = Annotated[bool, option("--verify", "Check the graph after every compiler pass, not only after the last.")]
 PlanPath = Annotated[Path, argument("PLAN.json", PLAN_FILE, complete.plans)]
 PlanOut = Annotated[Path | None, option("-o, --out PLAN.json", "Write the plan to this file.")]
-What = Annotated[str, argument("WHAT", WHAT, complete.drawable)]
+What = Annotated[str, argument("WHAT", WHAT, complete.draw_targets)]
 DrawnOut = Annotated[
     Path | None, option("-o, --out FILE", "Write the picture: .svg .png .html .mmd .md .dot .json .txt.")
 ]
@@ -119,12 +119,34 @@ class RequestOptions:
         ),
     ] = None
     data: Annotated[
-        str | None,
+        list[str] | None,
         workload(
-            "--data DATA", "The data set: digits, addition, gsm8k, rg/NAME, a file or folder, or hf:ID.", complete.data
+            "--data DATA[:WEIGHT]",
+            "A data set: digits, addition, gsm8k, math, rg/NAME, a file or folder, or hf:ID. Repeat it for more; "
+            "a weight is its share of the prompts: b.parquet:0.3.",
+            complete.data,
         ),
     ] = None
-    held_out: Annotated[str | None, workload("--held-out FILE", "A file of held-out rows.")] = None
+    held_out: Annotated[
+        list[str] | None,
+        workload("--held-out DATA", "A file or data set of held-out rows. Repeat it for more.", complete.data),
+    ] = None
+    columns: Annotated[
+        list[str] | None,
+        workload("--columns COLUMN=SOURCE", "Read columns by other names: prompt=problem,answer=solution."),
+    ] = None
+    max_prompt_tokens: Annotated[
+        int | None, workload("--max-prompt-tokens N", "Maximum tokens of a prompt, chat template included.", min=1)
+    ] = None
+    long_prompts: Annotated[
+        str | None,
+        workload(
+            "--long-prompts WHAT",
+            "What to do with a longer prompt: refuse (the default), drop, truncate-left, truncate-right or "
+            "truncate-middle.",
+            "refuse drop truncate-left truncate-right truncate-middle",
+        ),
+    ] = None
     batch: Annotated[int | None, workload("--batch N", "Prompts per step.", min=1, max=MOST_PROMPTS)] = None
     settings: Sets = None
     passes: Annotated[
@@ -184,17 +206,42 @@ class RequestOptions:
         Path | None, placing("--attach SERVERS.json", "A file that lists running inference servers to use.")
     ] = None
     steps: Annotated[int | None, running("--steps N", "Number of steps.", min=1)] = None
+    epochs: Annotated[float | None, running("--epochs N", "Number of times to read the rows, instead of --steps.")] = (
+        None
+    )
     total_steps: Annotated[int | None, running("--steps N", "Total number of steps.", min=1)] = None
     seed: Annotated[int, running("--seed N", "Random seed.", min=0, max=2**63 - 1)] = 0
     eval_every: Annotated[
-        int, running("--eval-every N", "Evaluate on held-out prompts every N steps; 0 never does.", min=0)
+        int, running("--eval-every N", "Evaluate on held-out prompts every N steps; 0 disables this.", min=0)
     ] = 20
     eval_rows: Annotated[int, running("--eval-rows N", "Maximum number of held-out prompts.", min=1)] = 200
+    eval_n: Annotated[int, running("--eval-n N", "Responses per held-out prompt, for pass@k and maj@k.", min=1)] = 1
+    check_temperature: Annotated[
+        float | None,
+        running(
+            "--eval-temperature T", "Temperature of these. Default: 0 (greedy) for one response, otherwise 1.", min=0.0
+        ),
+    ] = None
     run_folder: Annotated[Path | None, running("-o, --out RUN", "The run folder. Default: runs/FLOW-N.")] = None
     checkpoint_every: Annotated[
-        int, running("--checkpoint-every N", "Write a checkpoint every N steps; 0 never does.", min=0)
+        int, running("--checkpoint-every N", "Write a checkpoint every N steps; 0 disables this.", min=0)
     ] = 50
     keep: Annotated[int, running("--keep N", "Number of checkpoints to keep.", min=1)] = 2
+    keep_best: Annotated[
+        str | None,
+        running(
+            "--keep-best METRIC",
+            "Also keep the checkpoint with the highest METRIC of held-out prompts, e.g. eval/accuracy or eval/SOURCE.",
+        ),
+    ] = None
+    record_tokens: Annotated[
+        int | None,
+        running(
+            "--record-tokens N",
+            "Record values of tokens, such as log-probs, of N responses per step; 0: of none. Default: 256.",
+            min=0,
+        ),
+    ] = None
     replay: Annotated[
         Path | None, running("--replay RUN", "Reuse the recorded rollouts of another run.", complete.runs)
     ] = None

@@ -11,59 +11,48 @@ import re
 import shutil
 import sys
 import time
-import unicodedata
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
+from flowgraph.diagrams.model.labels import escape_controls as escape_controls
+
 COLUMNS_ELSEWHERE = 100  # of what is printed to a file or a pipe
 LINE_EVERY_S = 5.0  # of progress, in a file or a pipe
 NARROW = 24  # with fewer columns, a cell is not broken into lines
 
-_HIDDEN = ("Cc", "Cf", "Cs", "Cn", "Zl", "Zp")  # controls, direction marks, lone surrogates, what no font has
-_JOINERS = "\u200c\u200d"  # of letters of one word, and of the parts of an emoji
-
-
-def visible(text: str) -> str:
-    r"""Return text with control and direction characters escaped, so that it cannot control a terminal.
-
-    >>> print(visible("two\nlines\x1b[31m\u202e"))
-    two
-    lines\x1b[31m\u202e
-    """
-    return "".join(
-        letter.encode("unicode_escape").decode("ascii")
-        if letter not in "\n\t" and letter not in _JOINERS and unicodedata.category(letter) in _HIDDEN
-        else letter
-        for letter in text
-    )
-
 
 def say(text: object, *, fit: bool = False, file: TextIO | None = None, end: str = "\n") -> None:
-    """Print text to stdout, or to `file`; `fit` breaks lines at the requested number of columns."""
-    plain = visible(str(text))
-    columns = columns_asked() if fit else None
-    print(plain if columns is None else fitted(plain, columns), end=end, file=file, flush=file is not None)
+    """Print text to stdout, or to `file`, with control characters escaped.
+
+    `fit` breaks long lines at the columns of the terminal, if they are known. `end` is printed after the text.
+    """
+    plain = escape_controls(str(text))
+    columns = requested_columns() if fit else None
+    print(plain if columns is None else wrap_lines(plain, columns), end=end, file=file, flush=file is not None)
 
 
 def note(line: object) -> None:
-    """Print a line to stderr: a note, or the name of a written file."""
+    """Print a line to stderr, such as a note or the name of a written file, with control characters escaped."""
     say(line, fit=True, file=sys.stderr)
 
 
 def print_json(data: Any, *, default: Any = None) -> None:
-    """Print data as JSON, which escapes control characters."""
+    """Print data as JSON to stdout; control characters are escaped.
+
+    `default` converts values that JSON does not have, as in `json.dumps`.
+    """
     print(json.dumps(data, indent=1, default=default))
 
 
 def print_exact(text: str) -> None:
-    """Print text unchanged; its writer must have escaped every name in it."""
+    """Print text to stdout unchanged; control characters of names in it must have been escaped already."""
     print(text)
 
 
 def write(path: Path | None, text: str) -> None:
-    """Write text to a file; do nothing if `path` is None. Raises UsageError if the file cannot be written."""
+    """Write text to the file `path`, or do nothing if it is None. Raises UsageError if the file cannot be written."""
     from flowgraph.app.user_files import write_text
 
     if path is not None:
@@ -94,39 +83,47 @@ def print_table(
         number = place in right
         table.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(visible(str(cell))) for cell in row))
-    columns = columns or columns_asked()
+        table.add_row(*(Text(escape_controls(str(cell))) for cell in row))
+    columns = columns or requested_columns()
     Console(soft_wrap=columns is None, width=columns).print(table)
 
 
 def print_result(result: Any, *, as_json: bool, **detail: int) -> None:
-    """Print the result of a function of `app`: its data as JSON, or its text in the requested number of columns."""
+    """Print the result of a function of `app`: its data as JSON, or its text in the columns of the terminal.
+
+    `detail` are arguments of the result's methods `data` and `text`.
+    """
     from placements.format import text_columns
 
-    columns = columns_asked()
+    columns = requested_columns()
     with text_columns(columns) if columns is not None else nullcontext():
         print_json(result.data(**detail)) if as_json else say(result.text(**detail), fit=True)
 
 
-def columns_asked() -> int | None:
-    """Return the columns of the terminal or of COLUMNS; None if stdout is a file or a pipe and COLUMNS is not set."""
+def requested_columns() -> int | None:
+    """Return the columns of the terminal, or those of the variable COLUMNS; None if text should not be broken.
+
+    That is so if stdout is a file or a pipe and COLUMNS is not set.
+    """
     if sys.stdout.isatty() or os.environ.get("COLUMNS", ""):
         return shutil.get_terminal_size((COLUMNS_ELSEWHERE, 24)).columns
     return None
 
 
-def columns_there() -> int:
-    """Return the columns for text layout: `columns_asked()`, or COLUMNS_ELSEWHERE if that is None."""
-    return columns_asked() or COLUMNS_ELSEWHERE
+def layout_columns() -> int:
+    """Return the columns in which to lay out text: `requested_columns()`, or 100 if that is None."""
+    return requested_columns() or COLUMNS_ELSEWHERE
 
 
-def fitted(text: str, columns: int) -> str:
-    """Return text with long lines broken between words; broken lines continue below the last cell of a table's row.
+def wrap_lines(text: str, columns: int) -> str:
+    """Return text with long lines broken between words, so that they have at most `columns` columns if possible.
 
-    >>> print(fitted("  policy  one two three four five six", 34))
+    Broken lines of a table's row continue below its last cell, other lines a little to the right of their indent.
+
+    >>> print(wrap_lines("  policy  one two three four five six", 34))
       policy  one two three four five
               six
-    >>> print(fitted("policy: one two three four five six", 30))
+    >>> print(wrap_lines("policy: one two three four five six", 30))
     policy: one two three four
         five six
     """
@@ -190,7 +187,7 @@ class Progress:
             line = f"{self.verb} {self.done}/{self.count} {self.what}{detail}{left}"
             if self._live:
                 room = shutil.get_terminal_size().columns - 1
-                text = visible(line).replace("\n", " ")[:room]
+                text = escape_controls(line).replace("\n", " ")[:room]
                 print(f"\r\x1b[K{text}", end="\n" if last else "", file=sys.stderr, flush=True)
             else:
                 say(line, file=sys.stderr)

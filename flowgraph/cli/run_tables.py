@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowgraph.cli.output import columns_asked, columns_there, print_table, say
+from flowgraph.cli.output import layout_columns, print_table, requested_columns, say
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.diagrams.model.quantities import show_s
 
@@ -18,7 +18,7 @@ SHOWN_NAME = 36  # characters of a task's name in the table, so that it fits in 
 
 
 def print_report(report: app.RunReport) -> None:
-    """Print the progress of a run, each headline metric, the seconds of its nodes and its memory peaks."""
+    """Print a run's progress, then tables of its headline metrics, the seconds of its nodes, and its memory peaks."""
     from flowgraph.diagrams.write.terminal.sparkline import sparkline
 
     facts = report.facts
@@ -26,7 +26,7 @@ def print_report(report: app.RunReport) -> None:
     progress = f"{facts['status']}, {facts['steps_done']} of {facts['steps']} steps"
     say(f"{facts['flow']}: {progress}, {models or 'no models loaded'}, data {facts['data']['name']}", fit=True)
     minimum, maximum = CURVE_CELLS
-    cells = max(minimum, min(maximum, (columns_asked() or 0) - REST))
+    cells = max(minimum, min(maximum, (requested_columns() or 0) - REST))
     rows = list[list[str]]()
     for name, short in report.headlines.items():
         values = [value for _, value in report.curves[name]]
@@ -43,8 +43,8 @@ def print_report(report: app.RunReport) -> None:
 
 
 def print_tasks(trace: app.RunTrace) -> None:
-    """Print the forecast and measured seconds and memory of each task of a run."""
-    peak = "peak forecast" if columns_there() >= WIDE else "peak\nforecast"
+    """Print a table of the forecast and measured seconds and memory of each task of a run, with their ratios."""
+    peak = "peak forecast" if layout_columns() >= WIDE else "peak\nforecast"
     heads = ("task", "pool", "forecast", "measured", "ratio", peak, "measured", "ratio")
     rows = list[list[str]]()
     for row in trace.tasks:
@@ -52,7 +52,7 @@ def print_tasks(trace: app.RunTrace) -> None:
         seconds = ["" if value is None else show_s(value) for value in (row.forecast_s, row.measured_s)]
         peaks = _compared(row.forecast_bytes, row.measured_bytes)
         rows.append([name, ", ".join(row.pools), *seconds, ratio(row.measured_s, row.forecast_s), *peaks])
-    print_table(heads, rows, right=range(2, len(heads)), columns=columns_there())
+    print_table(heads, rows, right=range(2, len(heads)), columns=layout_columns())
     say(f"seconds are medians of {len(trace.measured)} steps, peaks the highest of them", fit=True)
 
 
@@ -62,7 +62,7 @@ def _compared(forecast: int | None, measured: int | None) -> list[str]:
 
 
 def ratio(measured: float | None, forecast: float | None) -> str:
-    """Return measured / forecast with two decimals; "" if either is unknown or the forecast is 0.
+    """Return `measured / forecast` as text with two decimals; "" if either is unknown or the forecast is 0.
 
     >>> ratio(3.0, 2.0), ratio(None, 2.0)
     ('1.50', '')

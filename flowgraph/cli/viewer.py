@@ -9,7 +9,7 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowgraph.cli.output import columns_there, note, print_exact
+from flowgraph.cli.output import layout_columns, note, print_exact
 from flowgraph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 def show_picture(picture: app.DrawResult, out: Path | None, to: str, *, show: bool) -> None:
-    """Print a picture, or write it to a file; its notes go to stderr.
+    """Print a picture, or write it to a file; its notes, and the name of the file, go to stderr.
 
-    `to` is a format to print in. With `show`, the file, by default a temporary page, is opened in this machine's
-    viewer. Raises UsageError for `to` together with `out`.
+    It is written if `out` is given or `show` is set, and printed otherwise, in the format `to` or, if that is "", as
+    text for a terminal. With `show`, the file, by default a temporary page, is opened in this machine's viewer. Raises
+    UsageError for `to` together with `out`, and for a format that cannot be printed.
     """
     if out is not None and to:
         raise UsageError(
@@ -30,7 +31,7 @@ def show_picture(picture: app.DrawResult, out: Path | None, to: str, *, show: bo
         picture.refuse_format(to)
     if out is None and not show:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print_exact(picture.written(to or "text", columns=columns_there(), colour=colour).rstrip("\n"))
+        print_exact(picture.written(to or "text", columns=layout_columns(), colour=colour).rstrip("\n"))
         path = None
     else:
         path = picture.save(out or Path(tempfile.mkdtemp(prefix="flowgraph-")) / "picture.html", note)

@@ -40,7 +40,7 @@ class Scale(Data):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return the phase, role and device of a scale, which are unique in a calibration."""
+        """Return (phase, role, device) of a scale, which is unique in a calibration."""
         return self.phase, self.role, self.device
 
     @model_validator(mode="after")
@@ -63,11 +63,11 @@ class Calibration(Data):
     def _unique(self) -> Calibration:
         keys = [scale.key for scale in self.scales]
         if twice := next((key for place, key in enumerate(keys) if key in keys[:place]), None):
-            raise ValueError(f"the scale of {' '.join(filter(None, twice))} is stated twice")
+            raise ValueError(f"the scale of {' '.join(filter(None, twice))} is given twice")
         return self
 
     def scale_of(self, phase: Phase, role: str, device: str) -> Scale | None:
-        """Return the scale of a role's phase on a device model; without one, the scale for all roles, or None."""
+        """Return the scale of a role's phase on a device model, else the scale for all roles; None without either."""
         by_key = {scale.key: scale for scale in self.scales}
         return by_key.get((phase, role, device)) or by_key.get((phase, "", device))
 
@@ -78,7 +78,7 @@ class Calibration(Data):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Return the device models that have scales."""
+        """Return the device models that have scales, each once."""
         return tuple(dict.fromkeys(scale.device for scale in self.scales))
 
     def to_json(self) -> str:

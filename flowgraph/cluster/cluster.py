@@ -115,8 +115,8 @@ class Cluster(Data):
         return copied
 
 
-def of_unknown_speed(cluster: Cluster) -> str:
-    """Return words for the first device whose speed is not known, with its node; "" if all are known."""
+def device_of_unknown_speed(cluster: Cluster) -> str:
+    """Return a phrase for the first device without a known model, such as `node-1/0, a cpu`; "" if all have one."""
     for node in cluster.nodes:
         for place, device in enumerate(node.devices):
             if not device.model:
@@ -126,7 +126,9 @@ def of_unknown_speed(cluster: Cluster) -> str:
 
 
 def domain_fault(domain: int, devices: int) -> str:
-    """Return the reason why a machine with this number of devices cannot have NVLink domains of this size.
+    """Return why a machine with this number of devices cannot have NVLink domains of `domain` devices.
+
+    `domain` is a number that does not divide `devices`.
 
     >>> domain_fault(3, 8)
     'domains of 3 do not divide the 8 devices of the machine'
@@ -137,7 +139,7 @@ def domain_fault(domain: int, devices: int) -> str:
 
 
 def key_names(kind: type[BaseModel]) -> list[str]:
-    """Return the JSON names of the fields of a pydantic model."""
+    """Return the names that the fields of a pydantic model have in JSON."""
     return [str(field.validation_alias or name) for name, field in kind.model_fields.items()]
 
 
@@ -151,12 +153,12 @@ def dotted(place: Sequence[int | str]) -> str:
 
 
 def parse_bytes(text: str, setting: str = "memory") -> int:
-    """Return an amount of memory in bytes, from a number with a binary (GiB) or decimal (GB) unit.
+    """Return an amount of memory in whole bytes, from a number with a binary (GiB) or decimal (GB) unit in any case.
 
     >>> parse_bytes("2GiB"), parse_bytes("1.5 kB")
     (2147483648, 1500)
 
-    Raises SettingError, which names `setting`, for any other text.
+    Raises SettingError, which names `setting`, for any other text and for less than 1 byte.
     """
     try:
         return amount_bytes(text)
@@ -165,7 +167,10 @@ def parse_bytes(text: str, setting: str = "memory") -> int:
 
 
 def amount_bytes(text: str) -> int:
-    """Return an amount of memory in bytes, as `parse_bytes` does. Raises ValueError with only the reason."""
+    """Return an amount of memory in bytes, from text that `parse_bytes` accepts.
+
+    Raises ValueError with the reason alone for any other text.
+    """
     number, unit = _number_and_unit(text, "2GiB", _BINARY | _DECIMAL)
     amount = int(number * _UNITS[unit.lower()])
     if amount < 1:
@@ -174,9 +179,9 @@ def amount_bytes(text: str) -> int:
 
 
 def amount_bytes_per_s(text: str) -> float:
-    """Return a network rate, written in bits or bytes per second, as bytes per second.
+    """Return a network rate in bytes per second, from a number with a case-sensitive unit such as Gbps or GB/s.
 
-    Raises ValueError with the reason for any other text.
+    Raises ValueError with the reason for any other text, and for 0 or more than 10¹⁵ bytes per second.
 
     >>> amount_bytes_per_s("200 Gbps"), amount_bytes_per_s("25 GB/s")
     (25000000000.0, 25000000000.0)
@@ -199,7 +204,7 @@ def _number_and_unit(text: str, example: str, units: Mapping[str, float]) -> tup
 
 
 def show_rate(bytes_per_s: float) -> str:
-    """Return a network rate as text in the largest decimal unit it fills.
+    """Return a network rate as text, with four digits in the largest decimal unit that does not exceed it.
 
     >>> show_rate(25e9), show_rate(1.25e6), show_rate(12.5)
     ('25 GB/s', '1.25 MB/s', '12.5 B/s')
@@ -210,7 +215,7 @@ def show_rate(bytes_per_s: float) -> str:
 
 
 def show_bytes(amount: int) -> str:
-    """Return a number of bytes as text in the largest binary unit it fills.
+    """Return a number of bytes as text: in bytes below 1,024, else rounded to one decimal in a binary unit.
 
     >>> show_bytes(1610612736), show_bytes(640), show_bytes(2**20 - 1)
     ('1.5 GiB', '640 B', '1.0 MiB')

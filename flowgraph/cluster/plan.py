@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from flowgraph.cluster.calibration import Calibration
 from flowgraph.cluster.cluster import Cluster, CompactData, Data, Device, Positive, dotted, key_names
@@ -35,6 +35,11 @@ def _not_host(name: str) -> str:
     if name == "host":
         raise ValueError("`host` is the place of nodes without a model; give the pool another name")
     return name
+
+
+def _several(value: Any) -> Any:
+    one = (value,) if value else ()  # older plans name one set as a text
+    return one if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
 class Layout(Data):
@@ -164,7 +169,7 @@ class PoolForecast(Data):
 
     @property
     def worst(self) -> PhasePeak | None:
-        """Return the largest peak, the first one of equals; None if no role works on the pool."""
+        """Return the largest peak of the pool, the first if several are equal; None if there is none."""
         return max(self.peaks, key=lambda peak: peak.memory_bytes, default=None)
 
 
@@ -218,17 +223,18 @@ class PlanAssumptions(Data):
     """The request that a plan answers; with it and the cluster, the same plan and forecast can be made again.
 
     Flow, models, data and passes are named as in the request. `batch` is the prompts of a step; rows and lengths come
-    from the `data` set if there is one. `engines` are the requested ones by use, and `precision` is that of the weights
-    that generate responses; their defaults come from the devices. `constants` are the constants of engines that differ
-    from the shipped ones, and `calibration` scales the forecast seconds. `staleness` allows rollouts a larger lag than
-    the flow does, `ratio` fixes rollout devices to training devices, `streamed` lets generation continue across steps,
-    and `without` lists models of the flow that the run does not load. `sample_rows` and `forward_tokens` are for
-    engines that run in the process of a device.
+    from the `data` sets if there are any, with `columns` read by other names. `engines` are the requested ones by use,
+    and `precision` is that of the weights that generate responses; their defaults come from the devices. `constants`
+    are the constants of engines that differ from the shipped ones, and `calibration` scales the forecast seconds.
+    `staleness` allows rollouts a larger lag than the flow does, `ratio` fixes rollout devices to training devices,
+    `streamed` lets generation continue across steps, and `without` lists models of the flow that the run does not load.
+    `sample_rows` and `forward_tokens` are for engines that run in the process of a device.
     """
 
     flow: str
     models: dict[str, str]
-    data: str = ""
+    data: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
+    columns: tuple[str, ...] = ()
     batch: Annotated[int, Field(gt=0, le=MOST_PROMPTS)]
     prompt_tokens: str
     response_tokens: str = ""
@@ -249,8 +255,8 @@ class PlanAssumptions(Data):
 class Plan(Data):
     """The place of every role of a flow, for the graph with this structure hash.
 
-    A plan may name engines, layouts and settings that can only be forecast: `checks.placed.unsupported` returns those
-    that cannot run here.
+    A plan may name engines, layouts and settings that can only be forecast: `checks.placed.unsupported_parts` returns
+    those that cannot run here.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -295,7 +301,7 @@ class Plan(Data):
         return mimebundle(self)
 
     def used(self) -> list[Device]:
-        """Return the devices of all pools, pool by pool; devices that the cluster does not have are left out."""
+        """Return the devices of all pools, pool by pool; devices that the cluster lacks are left out."""
         devices = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
         return [device for device in devices if device is not None]
 

@@ -54,7 +54,7 @@ def read_cluster(text: str, here: Callable[[int], Cluster], models: Mapping[str,
     as much host memory as its devices together, with one core per CPU device and 16 per GPU. A file defines these
     exactly, and also the connections and the price of a machine.
 
-    Raises ClusterError, which names the file and the place in it, or the part of the short form.
+    Raises ClusterError for any other text, and for a file that is missing or invalid; the error names the faulty part.
     """
     text, models = text.strip(), models or {}
     if text.endswith(".toml"):
@@ -286,9 +286,9 @@ def _fault(path: str, error: ValidationError) -> ClusterError:
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """Return a cluster as one line of text.
+    """Return a summary of a cluster in one line: each machine's devices and memory, cores, and connections.
 
-    Equal successive machines are joined; host memory is shown if it differs from the sum of the devices' memory.
+    Equal successive machines are joined. Host memory is shown only if it differs from the sum of the devices' memory.
 
     >>> device = Device(kind="cpu", memory_bytes=2**30)
     >>> cluster_text(Cluster(nodes=(Machine(name="laptop", devices=(device,) * 2, host_memory_bytes=2**31, cores=2),)))

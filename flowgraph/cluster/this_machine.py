@@ -21,10 +21,10 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def laptop(devices: int = 2, memory_bytes: int | None = None) -> Cluster:
-    """Return this machine as one node of virtual CPU devices that share `memory_bytes` equally.
+    """Return this machine as a cluster of one node, `laptop`, with `devices` virtual CPU devices of equal memory.
 
-    `memory_bytes` is `plannable_bytes()` by default. Raises SettingError for an impossible number of devices or amount
-    of memory.
+    The devices share `memory_bytes`, by default `plannable_bytes()`. Raises SettingError for fewer than 1 or more than
+    65,536 devices, or less than a byte for each.
     """
     if not 1 <= devices <= MOST_DEVICES:
         raise SettingError.refused("", "devices", devices, f"should be 1 to {MOST_DEVICES:,}")
@@ -35,8 +35,8 @@ def laptop(devices: int = 2, memory_bytes: int | None = None) -> Cluster:
     return Cluster(nodes=(Machine(name="laptop", devices=cpus, host_memory_bytes=memory, cores=available_cores()),))
 
 
-def warnings_for(cluster: Cluster) -> tuple[str, ...]:
-    """Return a warning for each node that has more CPU devices than cores."""
+def core_warnings(cluster: Cluster) -> tuple[str, ...]:
+    """Return a warning for each node of a cluster that has more CPU devices than cores: its devices take turns."""
     counts = [(node, sum(device.kind == "cpu" for device in node.devices)) for node in cluster.nodes]
     return tuple(
         f"node {node.name} has {node.cores} core{'s' * (node.cores > 1)} for {count} devices: they will take turns"
@@ -46,10 +46,11 @@ def warnings_for(cluster: Cluster) -> tuple[str, ...]:
 
 
 def plannable_bytes() -> int:
-    """Return the bytes that plans for this machine may use: its memory less 1/`SYSTEM_SHARE`, in whole GiB.
+    """Return how many bytes of this machine's memory a plan may use: seven eighths, rounded down to whole GiB.
 
-    The memory is that of the system, or the smallest limit of our control groups. It does not depend on how much memory
-    other processes use, so the same request gives the same plan.
+    The rest is left to the system and other processes. The total is the machine's memory, or the smallest memory limit
+    of this process's cgroups if that is lower. A result of at most 1 GiB is not rounded. The memory that other
+    processes use does not change the result, so the same request always gives the same plan.
     """
     import psutil
 
@@ -59,17 +60,20 @@ def plannable_bytes() -> int:
 
 
 def free_bytes() -> int:
-    """Return the free memory in bytes: the system's available memory, or less if a control group leaves less."""
+    """Return how many bytes of memory this process can still use, at least 1.
+
+    This is the system's available memory, or what the limits of this process's cgroups leave if that is less.
+    """
     import psutil
 
     return max(1, min([int(psutil.virtual_memory().available), *cgroup_free_bytes(CGROUPS, MEMBERSHIP)]))
 
 
 def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
-    """Yield the free bytes of each control group of this process, and of its parents: limit - use + droppable cache.
+    """Yield the free bytes in each memory cgroup of this process and in its parents: the limit minus use, plus cache.
 
-    `root` is the mount point of control groups, `membership` the file that lists those of this process. A group without
-    a readable limit is skipped.
+    The cache is the part that the kernel can drop. `root` is the mount point of cgroups, `membership` the file that
+    lists those of this process. Cgroups without a readable limit are skipped.
     """
     for folder, (limit_file, use_file, cache_key) in _groups(root, membership):
         limit, used = _read(folder / limit_file), _read(folder / use_file)
@@ -80,7 +84,7 @@ def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
 
 
 def cgroup_limits(root: Path, membership: Path) -> Iterator[int]:
-    """Yield the memory limit in bytes of each control group of this process, and of its parents.
+    """Yield the memory limit in bytes of each cgroup of this process, and of each of its parents that has a limit.
 
     The arguments are those of `cgroup_free_bytes`.
     """
@@ -109,7 +113,7 @@ def _read(file: Path) -> str:
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may run on."""
+    """Return how many CPU cores this process may run on; all cores of the machine if the system cannot say."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -12,7 +12,7 @@ from typing import Any
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.build.roles_picture import devices_text, roles_picture
-from flowgraph.diagrams.model.labels import seen
+from flowgraph.diagrams.model.labels import printable
 from flowgraph.diagrams.model.quantities import layout_text
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.diagrams.write.svg.graph_svg import graph_svg
@@ -34,10 +34,10 @@ CHARACTERS_MAX = 50_000
 
 
 def mimebundle(thing: Flow[..., Any] | Graph | Plan) -> dict[str, str]:
-    """Return what a notebook shows of a thing, by MIME type.
+    """Return what a notebook shows of a flow, a graph or a plan, by MIME type: text, and a picture if possible.
 
-    A flow that cannot be described is shown as its error, so that its cell does not fail. A picture that is too large
-    to read, or for Mermaid, is left out.
+    The picture is SVG, or Mermaid if Graphviz is not installed. A flow that cannot be described is shown as its error,
+    so that its cell does not fail. A picture with more than 500 arrows, or with too much text for Mermaid, is left out.
     """
     try:
         if isinstance(thing, Plan):
@@ -51,8 +51,8 @@ def mimebundle(thing: Flow[..., Any] | Graph | Plan) -> dict[str, str]:
             named = name_nodes(thing) if isinstance(thing, Graph) else compile_graph(thing.graph())
             text, picture = graph_text(named), flow_picture(named)
     except FlowError as error:
-        return {TEXT: seen(str(error))}
-    bundle = {TEXT: seen(text)}
+        return {TEXT: printable(str(error))}
+    bundle = {TEXT: printable(text)}
     if len(picture.arrows) > ARROWS_MAX:
         return bundle
     if find_spec("pygraphviz") is not None:

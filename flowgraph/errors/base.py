@@ -10,7 +10,7 @@ from flowgraph.errors.exit_codes import ExitCode
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a hint that names the closest of `names`, or lists up to 12 of them; "" without names.
+    """Return a hint that names the closest of `names`, else lists the first 12 of them; "" if there are none.
 
     >>> nearest("epz", ["eps", "mask"])
     'did you mean `eps`?'
@@ -35,9 +35,9 @@ def with_article(word: str) -> str:
 
 
 class FlowError(Exception):
-    """An error that says what is wrong, where, what conflicts with it, and what the user can do.
+    """An error that says where and what is wrong, with notes on its context and a hint what the user can do.
 
-    Printed as::
+    It is printed as::
 
         where: what
             note

@@ -105,7 +105,7 @@ class DataError(FlowError, ValueError):
 
 
 class BatchError(FlowError, ValueError):
-    """Sizes of a step's batch that do not go together: prompts, groups, minibatches, data ranks."""
+    """Sizes of a step's batch that do not fit together: prompts, groups, minibatches, data ranks."""
 
     exit_code = ExitCode.USAGE
 
@@ -172,7 +172,14 @@ class ModelError(FlowError, OSError):
     @classmethod
     def no_prompt(cls) -> ModelError:
         """Return the error for a prompt of 0 tokens."""
-        return cls("a prompt of 0 tokens leaves the model nothing to continue", hint="does its template drop the text?")
+        hint = "check whether its chat template drops the text"
+        return cls("a prompt of 0 tokens leaves the model nothing to continue", hint=hint)
+
+    @classmethod
+    def no_such_token(cls, token: int, vocabulary: int) -> ModelError:
+        """Return the error for a response that should end at a token id which the model does not have."""
+        what = f"`stop` has the token id {token}, but the model's ids are 0 to {vocabulary - 1}"
+        return cls(what, hint="write a text in quotes: stop='[\"text\"]'")
 
     @classmethod
     def no_folder(cls, folder: object) -> ModelError:
@@ -189,7 +196,7 @@ class ModelError(FlowError, OSError):
         """Return the error for a model's folder that lacks a file; `saw` are the names of the files in it."""
         names = sorted(saw)
         total = f", … ({len(names)} in all)" if len(names) > 8 else ""
-        content = f"saw: {', '.join(names[:8])}{total}" if names else "the folder is empty"
+        content = f"files: {', '.join(names[:8])}{total}" if names else "the folder is empty"
         return cls(f"{what}; {content}", where=str(folder), hint=hint)
 
     @classmethod
@@ -227,7 +234,7 @@ class ModelError(FlowError, OSError):
     @classmethod
     def exists(cls, folder: object) -> ModelError:
         """Return the error for saving a model to a folder that already exists."""
-        return cls("exists already; a model is not saved over it", where=str(folder), hint="name another folder")
+        return cls("already exists; a model is not saved over it", where=str(folder), hint="name another folder")
 
 
 _SCORE_FAILURES = "on_error=0.0 scores such a response 0.0 and counts it"
@@ -244,7 +251,7 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def unnamed(cls, by: str) -> RuleError:
         """Return the error for a text that names a file or a module, but no function in it."""
-        return cls(f"`{by}` names no function", hint="write path.py:name or package.module:name")
+        return cls(f"`{by}` does not name a function", hint="write path.py:name or package.module:name")
 
     @classmethod
     def no_file(cls, by: str, tried: str) -> RuleError:
@@ -255,8 +262,10 @@ class RuleError(FlowError, RuntimeError):
     def no_source(cls, data_source: str, names: Iterable[str]) -> RuleError:
         """Return the error for rows of a data source that has no rule by default."""
         what = f"no rule is known for data_source `{data_source}`"
-        hint = "name one with by=, as in score(rollout, by=...)"
-        return cls(what, notes=[f"known: {', '.join(sorted(names))}"], hint=hint)
+        known, near = sorted(names), nearest(data_source, names)
+        hint = "name a rule with by=, as in score(rollout, by=...)"
+        hint = f"{near} Otherwise {hint}" if near.startswith("did") else hint
+        return cls(what, notes=[f"known: {', '.join(known)}"], hint=hint)
 
     @classmethod
     def not_top_level(cls, function: str) -> RuleError:
@@ -266,7 +275,7 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def not_loaded(cls, rule: str, why: str, *, at: str = "", notes: Sequence[str] = (), hint: str = "") -> RuleError:
         """Return the error for a rule's file that cannot be loaded, with the reason."""
-        return cls(f"rule `{rule}` does not load: {why}", where=at, notes=notes, hint=hint)
+        return cls(f"rule `{rule}` cannot be loaded: {why}", where=at, notes=notes, hint=hint)
 
     @classmethod
     def lacks_name(cls, rule: str, name: str, names: Iterable[str]) -> RuleError:
@@ -288,7 +297,7 @@ class RuleError(FlowError, RuntimeError):
         """Return the error for a parameter of a rule that no column provides, with the columns that exist."""
         hint = nearest(parameter, names)
         return cls(
-            f"rule `{rule}` asks for `{parameter}`, and no column has that name",
+            f"rule `{rule}` takes `{parameter}`, but no column has that name",
             notes=[f"{row} has: {', '.join(sorted(names))}"],
             hint=hint if hint.startswith("did") else "give the parameter a default, or another name",
         )
@@ -312,7 +321,7 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def hung(cls, rule: str, limit_s: float, *, notes: Sequence[str]) -> RuleError:
         """Return the error for a rule whose process was killed after its time limit in seconds."""
-        return cls(f"rule `{rule}` gave no score within {limit_s:g} s", notes=notes, hint=_SCORE_FAILURES)
+        return cls(f"rule `{rule}` returned no score within {limit_s:g} s", notes=notes, hint=_SCORE_FAILURES)
 
     @classmethod
     def died(cls, rule: str, how: str, *, notes: Sequence[str]) -> RuleError:
@@ -322,21 +331,45 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def forged(cls, rule: str, *, notes: Sequence[str]) -> RuleError:
         """Return the error for a rule's process that wrote an answer without a request."""
-        what = f"rule `{rule}`: its process answered what it was not asked, and was ended"
+        what = f"rule `{rule}`: its process sent an answer without a request, so it was stopped"
         return cls(what, notes=notes, hint=f"a response that runs code can do this; {_SCORE_FAILURES}")
 
     @classmethod
     def overtime(cls, rule: str, limit_s: float, scored: int, rows: int, *, notes: Sequence[str]) -> RuleError:
         """Return the error for a batch that was not scored in time, with how many of its responses were."""
         what = f"rule `{rule}` scored {scored} of {rows} responses within {limit_s:g} s, the limit of one call"
-        return cls(what, notes=notes, hint=f"more workers=, or a larger call_limit_s=; {_SCORE_FAILURES}")
+        return cls(what, notes=notes, hint=f"use more workers= or a larger call_limit_s=; {_SCORE_FAILURES}")
 
     @classmethod
     def unconfinable(cls, rule: str, why: str) -> RuleError:
         """Return the error for a machine that cannot confine a rule; the hint says how to run it unconfined."""
         notes = ["a response that takes over the rule would have your rights: files, network, keys"]
         what = f"rule `{rule}` cannot be confined on this machine: {why}"
-        return cls(what, notes=notes, hint='allow=["unconfined"] runs it all the same')
+        return cls(what, notes=notes, hint='allow=["unconfined"] runs it anyway')
+
+    @classmethod
+    def confined_and_not(cls, rule: str) -> RuleError:
+        """Return the error for a rule that one setting confines and another does not."""
+        what = f'rule `{rule}` cannot be confined and unconfined: confined=true and allow=["unconfined"] are both set'
+        return cls(what, hint="set only one of them")
+
+    @classmethod
+    def no_sandbox(cls, why: str) -> RuleError:
+        """Return the error for a machine that cannot confine programs which a model wrote; `why` is what it lacks."""
+        notes = ["unconfined, it would have your rights: files, network, keys; no setting allows that"]
+        what = f"a program that a model wrote cannot be confined on this machine: {why}"
+        return cls(what, notes=notes, hint="score.sandbox=URL sends programs to a SandboxFusion server")
+
+    @classmethod
+    def sandbox_down(cls, url: str, why: str) -> RuleError:
+        """Return the error for a remote sandbox that returned no result for a program."""
+        what = f"the sandbox at {url} ran no program: {why}"
+        return cls(what, hint="the URL is that of SandboxFusion's run_code, e.g. http://localhost:8080/run_code")
+
+    @classmethod
+    def bad_sandbox(cls, url: str, why: str) -> RuleError:
+        """Return the error for a text that is not the URL of a remote sandbox."""
+        return cls(f"`{url}` is not the URL of a sandbox: {why}", hint="e.g. http://localhost:8080/run_code")
 
     @classmethod
     def unknown_allowance(cls, word: str, names: Sequence[str]) -> RuleError:
@@ -353,12 +386,13 @@ class RunFolderError(FlowError, FileExistsError):
     @classmethod
     def exists(cls, path: str, free: str) -> RunFolderError:
         """Return the error for a run's folder that already exists; the hint names a free one."""
-        return cls("this run folder exists; nothing in it was touched", where=path, hint=f"--out {free}")
+        return cls("this run folder already exists; nothing in it was changed", where=path, hint=f"--out {free}")
 
     @classmethod
     def bad_name(cls, name: str) -> RunFolderError:
         """Return the error for an invalid name of a run."""
-        return cls(f"`{name}` cannot name a run", hint="letters, digits, dot, dash and underscore, 64 at most")
+        hint = "use at most 64 letters, digits, dots, dashes and underscores"
+        return cls(f"`{name}` is not a valid run name", hint=hint)
 
     @classmethod
     def cannot(cls, path: str, error: Exception) -> RunFolderError:
@@ -367,8 +401,8 @@ class RunFolderError(FlowError, FileExistsError):
 
     @classmethod
     def no_run(cls, path: str, runs: Iterable[str]) -> RunFolderError:
-        """Return the error for a folder that holds no run; the hint names the nearest folder that does."""
-        return cls("holds no run", where=path, hint=nearest(path.rpartition("/")[2], runs))
+        """Return the error for a folder that is not a run folder; the hint names the nearest folder that is."""
+        return cls("is not a run folder", where=path, hint=nearest(path.rpartition("/")[2], runs))
 
     @classmethod
     def no_rollouts(cls, path: str, node: str) -> RunFolderError:

@@ -83,9 +83,9 @@ class LawError(FlowError, ValueError):
 
     @classmethod
     def not_there(cls, task: str, value: str, place: str) -> LawError:
-        """Return the error for a task of a program that reads a value which no earlier task brought to its place."""
+        """Return the error for a task of a program that reads a value which is not available where the task runs."""
         what = f"`{' '.join(task.split())}` reads `{value}`, which is not in the store of {place}"
-        return cls(what, hint="a transfer or a sync that brings it there is missing before")
+        return cls(what, hint="a transfer or a sync to that store is missing before this task")
 
     @classmethod
     def other_rows(cls, where: str, first: str, rows: str, second: str, second_rows: str, hint: str) -> LawError:
@@ -96,12 +96,12 @@ class LawError(FlowError, ValueError):
     @classmethod
     def other_weights(cls, where: str, port: str, wants: str, got: str, origin: str, hint: str) -> LawError:
         """Return the error for a port that requires values of some weights, but got values of others."""
-        return cls(f"{port} wants values of {wants}, but got those of {got}", where=where, notes=[origin], hint=hint)
+        return cls(f"{port} needs values of {wants}, but got those of {got}", where=where, notes=[origin], hint=hint)
 
     @classmethod
     def narrowed(cls, record: str, part: str, declared: Iterable[str]) -> LawError:
         """Return the error for a node body that reads a part of a record which the node does not declare."""
-        what = f"it reads the part `{part}` of {record}, and declares {', '.join(declared) or 'none'}"
+        what = f"it reads the part `{part}` of {record}, but declares {', '.join(declared) or 'none'}"
         return cls(what, hint=f'add "{part}" to the Parts(…) of its port')
 
     @classmethod
@@ -129,12 +129,12 @@ class LawError(FlowError, ValueError):
     @classmethod
     def not_told(cls, port: str, lacking: int, tokens: int) -> LawError:
         """Return the error for tokens without the log-probs they were sampled with: `lacking` of `tokens`."""
-        what = f"{port} wants the log-probs that rows were sampled with, but {lacking} of {tokens} tokens have none"
+        what = f"{port} needs the log-probs that rows were sampled with, but {lacking} of {tokens} tokens have none"
         return cls(what, hint="sample on an engine that reports them, or leave the correction out")
 
 
 class UnknownNameError(FlowError, LookupError):
-    """A flow, file or name that is not there."""
+    """A flow, file or name that does not exist."""
 
     @classmethod
     def of(cls, what: str, name: str, names: Iterable[str], where: str = "") -> UnknownNameError:
@@ -172,8 +172,8 @@ class UserCodeError(FlowError, RuntimeError):
     @classmethod
     def another_module(cls, path: str, name: str, got: str) -> UserCodeError:
         """Return the error for an import that gave another module than the file of that name in the same folder."""
-        what = f"`{name}` is beside this file, but importing that name gives {got}"
-        return cls(what, where=path, hint="a process has one module of a name: rename the file, or run it alone")
+        what = f"`{name}` is next to this file, but importing that name gives {got}"
+        return cls(what, where=path, hint="a process has one module per name: rename the file, or run it alone")
 
     @classmethod
     def in_node(cls, name: str, error: BaseException, where: str) -> UserCodeError:

@@ -63,7 +63,7 @@ class PlanError(FlowError, ValueError):
     @classmethod
     def not_spread(cls, where: str, role: str, expert: int, has: str) -> PlanError:
         """Return the error for an `expert` degree that does not divide the experts or the ranks of a role."""
-        hint = "experts go in equal parts to equal parts of the ranks: `expert` divides both"
+        hint = "experts are split equally over ranks, so `expert` must divide both"
         return cls(f"{role}: expert={expert}, but {has}", where=where, hint=hint)
 
     @classmethod
@@ -132,7 +132,7 @@ class ResourceError(FlowError, MemoryError):
     @classmethod
     def not_here(cls, what: str, needs: str, has: str, hint: str = "") -> ResourceError:
         """Return the error for a plan that needs more than this machine has."""
-        return cls(f"the plan counts on {needs}; {has}", where=what, hint=hint)
+        return cls(f"the plan needs {needs}; {has}", where=what, hint=hint)
 
 
 _ENDED = "out of memory, a crash in native code, or killed; `flowgraph plan` forecasts memory"
@@ -144,14 +144,14 @@ class WorkerError(FlowError, RuntimeError):
     @classmethod
     def died(cls, worker: str, doing: Sequence[str], how: Sequence[str]) -> WorkerError:
         """Return the error for a process that ended, with its task and, if known, how it ended."""
-        notes = [*(f"it was to run {task}" for task in doing[:1]), *how]
-        return cls(f"{worker} ended while the run needed it", notes=notes, hint=_ENDED)
+        notes = [*(f"its task was {task}" for task in doing[:1]), *how]
+        return cls(f"{worker} ended during the run", notes=notes, hint=_ENDED)
 
     @classmethod
     def stuck(cls, worker: str, doing: Sequence[str], waited_s: float) -> WorkerError:
         """Return the error for a process that has not answered for `waited_s` seconds, with its task."""
-        what = f"{worker} does not answer for {waited_s:.0f} s: it is stopped, or its machine is not reached"
-        return cls(what, notes=[f"it was to run {task}" for task in doing[:1]])
+        what = f"{worker} has not answered for {waited_s:.0f} s: it is stopped, or its machine cannot be reached"
+        return cls(what, notes=[f"its task was {task}" for task in doing[:1]])
 
     @classmethod
     def overdue(
@@ -162,14 +162,14 @@ class WorkerError(FlowError, RuntimeError):
         `waiting` are the tasks that wait for it (three are named), and `stacks` are the stacks of the
         processes.
         """
-        behind = [f"behind it waits {task}" for task in waiting[:3]]
-        hint = f"it was given {limit_s:.0f} s, by what the plan forecasts or by how long it took before"
-        return cls(f"{worker} does not finish {doing}", notes=[*behind, *stacks], hint=hint)
+        behind = [f"waiting for it: {task}" for task in waiting[:3]]
+        hint = f"its limit was {limit_s:.0f} s, set by the plan's forecast or by its earlier runs"
+        return cls(f"{worker} did not finish {doing}", notes=[*behind, *stacks], hint=hint)
 
     @classmethod
     def stopped(cls, worker: str, doing: Sequence[str]) -> WorkerError:
         """Return the error for a process that a signal such as SIGSTOP has stopped, with its task."""
-        return cls(f"{worker} is stopped, as by SIGSTOP", notes=[f"it was to run {task}" for task in doing[:1]])
+        return cls(f"{worker} is stopped, as by SIGSTOP", notes=[f"its task was {task}" for task in doing[:1]])
 
     @classmethod
     def failed(cls, doing: str, error: str) -> WorkerError:

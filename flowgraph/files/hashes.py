@@ -19,7 +19,7 @@ _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
 def sha256(path: Path, size_bytes: int | None = None) -> str:
-    """Return the SHA-256 hash of a file, or of its first `size_bytes` bytes, in hexadecimal. Raises OSError."""
+    """Return the SHA-256 of a file or of its first `size_bytes` bytes, in hexadecimal. Raises OSError if unreadable."""
     if size_bytes is None:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -36,35 +36,42 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def line_of(name: str, digest: str) -> str:
-    """Return the line for one file in a list of hashes, with its line break.
+def hash_line(name: str, digest: str) -> str:
+    """Return the line for one file in a list of hashes, with its line break; `digest` is the hash in hexadecimal.
 
-    >>> line_of("model.safetensors", "0" * 4).split()
+    >>> hash_line("model.safetensors", "0" * 4).split()
     ['0000', 'model.safetensors']
     """
     return f"{digest}  {name}\n"
 
 
 def write_sums(folder: Path) -> None:
-    """Write the hashes of all files in a folder and its subfolders to `SHA256SUMS` in that folder."""
+    """Write `SHA256SUMS` in a folder: the hash of every file in it and in its subfolders, except itself."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
-    lines = [line_of(path.relative_to(folder).as_posix(), sha256(path)) for path in files]
+    lines = [hash_line(path.relative_to(folder).as_posix(), sha256(path)) for path in files]
     (folder / SUMS).write_text("".join(lines), "utf-8")
 
 
 def read_sums(text: str) -> dict[str, str]:
-    """Return the hashes in a list's text, by file name relative to its folder. Raises ValueError for other text."""
+    """Return the hash of each file in a list of hashes, by its path relative to the list's folder.
+
+    `text` is the content of the list. Raises ValueError for a line that is not a hash and a path inside the folder.
+    """
     hashes = dict[str, str]()
     for number, line in enumerate(text.splitlines(), start=1):
         entry = _LINE.fullmatch(line)
         if entry is None or PurePosixPath(entry[2]).is_absolute() or ".." in PurePosixPath(entry[2]).parts:
-            raise ValueError(f"line {number} is not a hash and the name of a file here")
+            raise ValueError(f"line {number} is not a hash and the name of a file in its folder")
         hashes[entry[2]] = entry[1]
     return hashes
 
 
-def sums_fault(folder: Path) -> str:
-    """Return the first fault of a folder's files compared with its list; "" if there is none, or no list."""
+def first_checksum_mismatch(folder: Path) -> str:
+    """Check the files of a folder against its `SHA256SUMS`, and return the first mismatch as a sentence.
+
+    Returns "" if all listed files match, or if the folder has no `SHA256SUMS`. A list that cannot be read counts as a
+    mismatch. Files that are not listed are not checked.
+    """
     path = folder / SUMS
     if not path.is_file():
         return ""
@@ -72,11 +79,15 @@ def sums_fault(folder: Path) -> str:
         listed = read_sums(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         return f"{SUMS} cannot be read: {error}"
-    return next(iter(faults(folder, listed)), "")
+    return next(iter(file_mismatches(folder, listed)), "")
 
 
-def faults(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
-    """Yield a sentence for each file that is missing, cannot be read, or has another hash than the listed one."""
+def file_mismatches(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
+    """Yield a sentence for each listed file that is not a plain file, cannot be read, or has another hash.
+
+    `listed` has the expected hash of each file, by its path relative to `folder`. A Parquet file that does not end as
+    Parquet does is reported without being hashed.
+    """
     for name, expected in listed.items():
         path = folder / name
         if path.exists() and not path.is_file():
@@ -87,11 +98,11 @@ def faults(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
                 file.seek(max(0, path.stat().st_size - len(PARQUET_END)))
                 end = file.read()
             if path.suffix == ".parquet" and end != PARQUET_END:
-                yield f"{name} has other bytes than were written: it does not end as Parquet does"
+                yield f"{name} has changed since it was written: it does not end as Parquet does"
                 continue  # without reading all of a file that may be large because it is damaged
             actual = sha256(path)
         except (OSError, ValueError) as error:
             yield f"{name} cannot be read: {getattr(error, 'strerror', error)}"
             continue
         if actual != expected:
-            yield f"{name} has other bytes than were written: sha256 was {expected[:16]}, is {actual[:16]}"
+            yield f"{name} has changed since it was written: sha256 was {expected[:16]}, is {actual[:16]}"

@@ -60,17 +60,17 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) -> Any:
-    """Return the content of a JSON text.
+    """Return the content of a JSON text, within limits that make it safe to read.
 
-    `finite` refuses NaN and infinite numbers, `whole` refuses strings with half of a surrogate pair. Raises ValueError
-    with a one-line reason if the text is not UTF-8 or not JSON, is too long or nested too deep, has a key twice in one
-    object, or has a number or string that other readers would refuse.
+    Raises ValueError with a one-line reason if the text is not UTF-8 or not JSON, has more than 2²⁵ characters, 2
+    million values or 100 levels, has a key twice in one object, or has an integer of more than 20 characters. NaN and
+    infinite numbers are refused too unless `finite` is False, and half surrogate pairs unless `whole` is False.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
     >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
-    ValueError: the key `a` stands twice
+    ValueError: the key `a` appears twice
     """
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
@@ -93,7 +93,10 @@ def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) ->
 
 
 def json_as(kind: type[Kind], text: str | bytes) -> Kind:
-    """Return a JSON text as a pydantic model. Raises ValueError as `parse_json` does, or pydantic's ValidationError."""
+    """Return the content of a JSON text as an instance of the pydantic class `kind`.
+
+    Raises ValueError as `parse_json` does, or pydantic's ValidationError if the content does not fit the class.
+    """
     parse_json(text)
     return kind.model_validate_json(text)
 
@@ -119,7 +122,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise ValueError(f"the key `{_short(twice)}` stands twice")
+        raise ValueError(f"the key `{_short(twice)}` appears twice")
     return content
 
 
@@ -136,7 +139,7 @@ def _finite(digits: str) -> float:
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _refuse_deep_or_broken(content: Any, whole: bool) -> None:
@@ -152,7 +155,7 @@ def _refuse_deep_or_broken(content: Any, whole: bool) -> None:
             elif isinstance(value, list):
                 inside += value
             elif whole and isinstance(value, str) and not value.isascii() and _HALF.search(value):
-                raise ValueError("a string holds half of a character")
+                raise ValueError("a string contains half of a surrogate pair")
         level, depth = inside, depth + 1
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from pathlib import Path
 from typing import Literal
 
 from flowgraph.errors import FlowError, UnknownNameError, UserCodeError
@@ -17,39 +19,51 @@ WORDS: dict[Group, str] = {"flowgraph.flows": "flow", "flowgraph.rules": "rule",
 
 
 def named(group: Group, shipped: Collection[str] = ()) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name, sorted, without importing them.
+    """Return the entry points of a group by name, in sorted order, without importing them.
 
-    Raises `UnknownNameError` for a name that two packages register, or that is in `shipped`.
+    `shipped` are names that packages may not register. Raises UnknownNameError for one of these, and for a name that
+    two packages register.
     """
     return {name: entry for name in names(group) if (entry := find(group, name, shipped)) is not None}
 
 
 def names(group: Group) -> list[str]:
     """Return the distinct names of the entry points of a group, sorted, without importing them."""
-    return sorted({entry.name for entry in entry_points(group=group)})
+    return sorted({entry.name for entry in _registered(group)})
 
 
 def find(group: Group, name: str, shipped: Collection[str] = ()) -> EntryPoint | None:
-    """Return the entry point with this name without importing it; None if there is none.
+    """Return the entry point with a name, without importing it; None if no package registers it.
 
-    Raises `UnknownNameError` if two packages register the name, or if one does and the name is in `shipped`.
+    Raises UnknownNameError if two packages register the name, or if one does although it is in `shipped`.
     """
-    entries = list(entry_points(group=group, name=name))
+    entries = list(_registered(group).select(name=name))
     packages = [package_of(entry) for entry in entries]
     if entries and name in shipped:
-        what = f"the {WORDS[group]} `{name}` is a shipped one, and {packages[0]} brings one of that name too"
+        what = f"the {WORDS[group]} `{name}` is shipped with flowgraph, but {packages[0]} has one with that name"
         raise UnknownNameError(what, hint="rename it there, or uninstall it")
     if len(entries) > 1:
-        what = f"two packages bring a {WORDS[group]} `{name}`: {packages[0]} and {packages[1]}"
+        what = f"two packages provide a {WORDS[group]} `{name}`: {packages[0]} and {packages[1]}"
         raise UnknownNameError(what, hint="uninstall one of them")
     return entries[0] if entries else None
 
 
-def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
-    """Import the object that a package registers under this name, and return it.
+def _registered(group: Group) -> EntryPoints:
+    folders = [Path(folder) for folder in sys.path if Path(folder).is_dir()]
+    return _read(group, tuple((folder, folder.stat().st_mtime_ns) for folder in folders))
 
-    Raises `UnknownNameError`, with the nearest name, if no package or more than one registers it; `UserCodeError`,
-    which names the package, if its module cannot be imported or lacks the object.
+
+@lru_cache(maxsize=len(WORDS))
+def _read(group: Group, folders: tuple[tuple[Path, int], ...]) -> EntryPoints:
+    # Every installed package's metadata is read: 20 ms. A package that is installed meanwhile changes its folder.
+    return entry_points(group=group)
+
+
+def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
+    """Import and return the object that a package registers under a name.
+
+    `shipped` are names that packages may not register. Raises UnknownNameError if the name is one of these, or if no
+    package or more than one registers it; UserCodeError as `load_entry` does.
     """
     entry = find(group, name, shipped)
     if entry is None:
@@ -58,9 +72,10 @@ def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
 
 
 def load_entry(entry: EntryPoint) -> object:
-    """Import the object that an entry point names, and return it.
+    """Import and return the object that an entry point names.
 
-    Raises `UserCodeError`, which names the package, if the module cannot be imported or lacks the object.
+    Raises UserCodeError, which names the package, if the entry is malformed, or if the module cannot be imported or
+    lacks the object.
     """
     module, path = target(entry)
     try:
@@ -78,7 +93,7 @@ def load_entry(entry: EntryPoint) -> object:
 
 
 def target(entry: EntryPoint) -> tuple[str, str]:
-    """Return the module and the dotted name in it that an entry point names. Raises `UserCodeError` for other text."""
+    """Return (module, dotted name in the module) that an entry point names; raises UserCodeError for other text."""
     module, _, path = entry.value.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), *path.split(".")]):
         raise _wrong(entry, "which is not package.module:name")
@@ -91,5 +106,5 @@ def _wrong(entry: EntryPoint, why: str) -> UserCodeError:
 
 
 def package_of(entry: EntryPoint) -> str:
-    """Return the name and version of the package that registers an entry point."""
+    """Return the name and version of the package that registers an entry point, for errors."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "a package without a name"

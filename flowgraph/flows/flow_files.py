@@ -19,7 +19,7 @@ from typing import Any
 from flowgraph.errors import FlowError, UnknownNameError, UserCodeError
 from flowgraph.files.shipped import flows_folder
 from flowgraph.flows.entry_points import find, load_entry, named, names, package_of
-from flowgraph.language.flow import Flow, line_of
+from flowgraph.language.flow import Flow, traceback_line
 
 OURS = ("flowgraph", "nodes", "placements")
 HOME = Path(__file__).resolve().parents[2]  # the folder of these packages
@@ -29,7 +29,7 @@ USER_MODULES = "flowgraph_flow"  # a user's file is imported as `flowgraph_flow.
 
 @dataclass(frozen=True)
 class FlowFile:
-    """A flow, its file, and the name and version of the package that provides it; "" for a user's file."""
+    """A flow, the path of its file, and the name of the package that provides it; "" for a user's file."""
 
     flow: Flow[..., Any]
     path: Path
@@ -52,7 +52,10 @@ class FlowFile:
 
 
 def flow_text(flow: str | Flow[..., Any]) -> str:
-    """Return the text that names a flow: `grpo`, `/path/my.py:name`, or the bare name of a flow that is in no file."""
+    """Return the text by which `find_flow` finds a flow again: `grpo` for a shipped one, else `/path/my.py:name`.
+
+    A text is returned unchanged. A flow that is not in a file, as in a notebook, has only its bare name.
+    """
     if isinstance(flow, str):
         return flow
     path = Path(flow.signature.at.file)
@@ -68,9 +71,9 @@ def _is_shipped(path: Path) -> bool:
 def find_flow(text: str | Flow[..., Any]) -> FlowFile:
     """Return the flow that a text names: `grpo`, `my.py` (its only flow), or `my.py:name`.
 
-    A Flow is returned with its file. Raises `UnknownNameError` for a file or name that does not exist, for a file with
-    several flows and no name, and for a name that two packages register; `UserCodeError` for a file or package that
-    cannot be imported.
+    A Flow is returned with its file. Raises `UnknownNameError` for a file or name that does not exist, for a file
+    without a flow or with several if none is named, and for a name that two packages register; `UserCodeError` for a
+    file or package that cannot be imported.
     """
     if isinstance(text, Flow):
         place = Path(text.signature.at.file)
@@ -80,13 +83,13 @@ def find_flow(text: str | Flow[..., Any]) -> FlowFile:
         return _by_name(text)
     path = Path(file)
     if not path.is_file():
-        raise UnknownNameError(f"no file {path.absolute()}", hint="a shipped flow has no .py: `grpo`")
+        raise UnknownNameError(f"no file {path.absolute()}", hint="write a shipped flow without .py: `grpo`")
     flows = flows_in(path)
     if not flows:
-        raise UnknownNameError("holds no flow", where=str(path), hint="a flow is a function under @flow, in this file")
+        raise UnknownNameError("has no flow", where=str(path), hint="a flow is a function under @flow, in this file")
     if len(flows) > 1 and not name:
         hint = " or ".join(f"{path}:{flow}" for flow in list(flows)[:3])
-        raise UnknownNameError(f"holds {len(flows)} flows", where=str(path), hint=f"name one: {hint}")
+        raise UnknownNameError(f"has {len(flows)} flows", where=str(path), hint=f"name one: {hint}")
     if colon and name and name not in flows:
         raise UnknownNameError.of("flow", name, flows, str(path))
     return FlowFile(flows[name or next(iter(flows))], path)
@@ -124,12 +127,16 @@ def known_flows() -> dict[str, FlowFile]:
 
 
 def shipped_files() -> Iterator[Path]:
-    """Yield the files of the shipped flows, sorted by name."""
+    """Yield the paths of the shipped flows, sorted; files whose names begin with `_` are left out."""
     return (path for path in sorted(flows_folder().glob("*.py")) if not path.stem.startswith("_"))
 
 
 def flows_in(path: Path) -> dict[str, Flow[..., Any]]:
-    """Import a file, and return the flows that it defines, by name; flows that it imports are left out."""
+    """Import a file and return the flows that it defines, by name.
+
+    Flows that it imports from elsewhere, and second names of a flow, are left out. Raises UserCodeError as
+    `import_file` does.
+    """
     module = import_file(path)
     flows = {name: flow for name, flow in vars(module).items() if isinstance(flow, Flow)}
     flows = {name: flow for name, flow in flows.items() if flow.fn.__module__ == module.__name__}
@@ -137,10 +144,12 @@ def flows_in(path: Path) -> dict[str, Flow[..., Any]]:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a user's file as the module `flowgraph_flow.<stem>`; it can import the modules in its folder.
+    """Import a user's file as the module `flowgraph_flow.<stem>`, and return the module.
 
-    A file whose text has not changed is not executed again, so that its types stay the same classes. Raises
-    `UserCodeError` with the faulty line, or if a file in its folder has the name of one of our packages.
+    It can import modules in its folder, which is added to the end of `sys.path`. If its text has not changed since the
+    last call, it is not executed again, so that its types stay the same classes. Raises UserCodeError if the file does
+    not parse or raises an exception, with the line; if its folder has a file with the name of one of our packages; or
+    if an import gave another module than the file of that name in its folder.
     """
     path = path.resolve()
     for package in OURS:
@@ -179,7 +188,7 @@ def _run(path: Path, name: str) -> ModuleType:
             raise UserCodeError(f"does not parse: {error.msg}", where=where) from error
         if isinstance(error, ValueError) and b"\0" in path.read_bytes():  # a SyntaxError from Python 3.11.4 on
             raise UserCodeError("does not parse: source code cannot contain null bytes", where=path.name) from error
-        raise UserCodeError.raised("importing it", error, line_of(error, str(path))) from error
+        raise UserCodeError.raised("importing it", error, traceback_line(error, str(path))) from error
     return module
 
 
@@ -196,7 +205,7 @@ def _refuse_namesakes(path: Path) -> None:
 
 
 def refuse_shadowed_packages() -> None:
-    """Raise UserCodeError if Python would import another module under the name of one of our packages."""
+    """Raise UserCodeError if Python would import a module of another project in place of one of our packages."""
     for name in OURS:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin and not Path(spec.origin).resolve().is_relative_to(HOME):

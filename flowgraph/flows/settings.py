@@ -39,7 +39,9 @@ class ResolvedSetting:
 
 
 def parse_assignment(text: str) -> tuple[str, object]:
-    """Return the name and value of a text `name=value`; the value is parsed as JSON if possible, else it is text.
+    """Return the name and value of a text `name=value`; the value is parsed as JSON, or else is the text itself.
+
+    Raises SettingError without a name or an equals sign.
 
     >>> parse_assignment("policy.generate.n=16"), parse_assignment("score.by=exact")
     (('policy.generate.n', 16), ('score.by', 'exact'))
@@ -57,7 +59,11 @@ def parse_assignment(text: str) -> tuple[str, object]:
 def split_assignments(
     graph_settings: Sequence[str], texts: Sequence[str]
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """Return `--set` texts as two mappings: settings of the flow, listed in `graph_settings`, and of its nodes."""
+    """Return the values of `--set` texts by name, as (settings of the flow, settings of its nodes).
+
+    `graph_settings` are the names of the flow's own settings; all other names are those of nodes. Raises SettingError
+    for a text that is not `name=value`.
+    """
     pairs = dict(parse_assignment(text) for text in texts)
     of_flow = {name: pairs.pop(name) for name in [*pairs] if name in graph_settings}
     return of_flow, pairs
@@ -66,10 +72,11 @@ def split_assignments(
 def resolve_settings(
     graph: Graph, suggestions: Sequence[Suggestion], chosen: Mapping[str, object]
 ) -> tuple[Graph, tuple[ResolvedSetting, ...]]:
-    """Return a named graph with its settings resolved, and each setting with its origin.
+    """Return a named graph with the settings that a run uses, and each of these with its origin.
 
-    `chosen` has values by `node.setting`, which override all others; suggestions apply only to settings that the flow's
-    text does not set. Raises `SettingError` for an unknown name, with the nearest one, and for a value out of range.
+    `chosen` has values by `node.setting`, which override all others. Suggestions apply only to settings that the flow's
+    text does not set; a later one overrides an earlier one. Raises SettingError for an unknown name, with the nearest
+    one, and for a value that is refused.
     """
     chosen_by_node = _by_node(graph, chosen)
     origins: dict[str, str] = {}
@@ -97,11 +104,11 @@ def resolve_settings(
     return resolved, tuple(settings)
 
 
-def settings_compared(first: Graph, second: Graph) -> tuple[Graph, Graph]:
-    """Return two named graphs with the same set of settings shown on each pair of nodes with equal name and op.
+def align_shown_settings(first: Graph, second: Graph) -> tuple[Graph, Graph]:
+    """Return two named graphs with the same settings shown on each pair of nodes with equal name and op.
 
-    These are the settings that differ from their defaults in at least one of the graphs. The texts of the graphs then
-    differ only where values differ, not where one of them writes a default explicitly.
+    Shown are the settings that differ from their defaults in at least one of the two graphs, so that texts of the
+    graphs differ only where values differ.
     """
     nodes = {(node.name, node.op.module, node.op.name): node for node in first.all_nodes}
     pairs = ((nodes.get((node.name, node.op.module, node.op.name)), node) for node in second.all_nodes)
@@ -121,7 +128,7 @@ def _changed(node: Node) -> set[str]:
 
 
 def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingError]:
-    """Return every fault in `chosen`, values by `node.setting` for a named graph; each is checked separately."""
+    """Return an error for each fault in `chosen`, values by `node.setting` for a named graph; each is checked alone."""
     faults = list[SettingError]()
     for name, value in chosen.items():
         try:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def check_op(op: Op, signature: Signature) -> None:
-    """Raise an error for an op that no graph can hold, such as one with two positional ports of the same type."""
+    """Raise FlowTypeError if no graph can hold an op, with the line of its function and the reason.
+
+    Checked are its traits, positional ports that take the same type, the state that it updates, the identity of rows
+    that it makes or reorders, its correction ports, and, of a node that returns a loss, its one mask.
+    """
     where, positional = str(signature.at), [port for port in op.ports if port.name in signature.positional]
     _check_traits(op, where)
     for a, b in combinations([port for port in positional if not port.region], 2):
@@ -59,7 +63,7 @@ def _check_traits(op: Op, where: str) -> None:
     """Refuse a trait with an unknown value, or with a value of another type."""
     for name, values in (("kind", get_args(NodeKind)), ("rows", get_args(RowTrait))):
         if getattr(op, name) not in values:
-            why = f"there is no {name} {getattr(op, name)!r}"
+            why = f"unknown {name} {getattr(op, name)!r}"
             raise FlowTypeError.bad_node(where, op.name, why, nearest(str(getattr(op, name)), values))
     for name in ("pure", "separable", "on_policy", "regroups", "carries", "stat"):
         value, kind = getattr(op, name), _TRAIT_TYPES.get(name, str)
@@ -69,15 +73,16 @@ def _check_traits(op: Op, where: str) -> None:
     for setting in op.samples if op.samples not in (None, ("n",)) else ():
         field = op.settings.model_fields.get(setting)
         if op.kind != "generate" or field is None or field.annotation is not int:
-            why = f"samples={setting!r} names no whole-number setting of a generate node"
+            why = f"samples={setting!r} must name a whole-number setting of a generate node"
             raise FlowTypeError.bad_node(where, op.name, why, nearest(setting, op.settings.model_fields))
     for metric in cast("tuple[object, ...]", op.metrics):
         if not isinstance(metric, Metric):
-            raise FlowTypeError.bad_node(where, op.name, f"metrics hold {metric!r}", "name each: Metric('share')")
+            why = f"metrics must be Metric objects, not {metric!r}"
+            raise FlowTypeError.bad_node(where, op.name, why, "name each: Metric('share')")
 
 
 def has_ids(kind: type[Value]) -> bool:
-    """Return whether values of this type identify their rows: records with a Group."""
+    """Return whether values of this type identify their rows: whether it is a record with a `Group` among its parts."""
     return issubclass(kind, Record) and any(issubclass(part, Group) for part in fields(kind).values())
 
 
@@ -97,15 +102,20 @@ def _check_carry(op: Op, where: str) -> None:
 
 
 def bound_type(hint: Any) -> type[Value]:
-    """Return a class, or the bound of a TypeVar."""
+    """Return the value type of an annotation: the class itself, or the bound of a TypeVar."""
     bound: type[Value] = getattr(hint, "__bound__", None) or hint
     return bound
 
 
 def check_region(op: Op, region: Region, site: Site) -> None:
-    """Raise an error for a region that trains nothing, samples, updates, or averages over a value that it trains."""
+    """Raise LawError for a loss that a micro-batch cannot compute, or that would change nothing.
+
+    Refused are a loss that never reads the trained model; a node in it with random numbers or effects, with a loss of
+    its own, or that needs all rows or groups; a mask or factor that depends on the model, or a factor with rows; and a
+    term that does not depend on the model. `op` and `site` are the call that takes the loss.
+    """
     pi, notes = region.params[0], [f"in the loss of {op.name} at {site}"]
-    refused = f"cannot stand in the loss `{region.name}`"
+    refused = f"cannot be used in the loss `{region.name}`"
     if not region.inner:
         what = f"`{region.name}` never reads `{pi.name}`: {op.name} would change nothing"
         raise LawError(what, where=str(region.at), hint=f"pass `{pi.name}` to a node in it")
@@ -131,7 +141,7 @@ def _check_inner(node: Node, region: Region, notes: Sequence[str]) -> None:
     """
     what, hint = "", "move it out"
     if node.regions:
-        what = f"{node.op.name} takes a function, so it cannot stand in the loss `{region.name}`"
+        what = f"{node.op.name} takes a function, so it cannot be used in the loss `{region.name}`"
     elif not node.op.separable:
         what = f"{node.op.name} reads all rows together, but the loss `{region.name}` runs on a few at a time"
     elif grouped := next((port for port, edge in node.inputs if issubclass(edge.type, Group)), None):
@@ -154,22 +164,23 @@ def _check_inner(node: Node, region: Region, notes: Sequence[str]) -> None:
 
 
 def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> None:
-    """Raise an error if the results of a flow differ from its return annotation."""
+    """Raise FlowTypeError if the results of a flow are not edges of the types in its return annotation."""
     where, count = str(signature.at), len(signature.returns)
     if len(outputs) != count:
-        why = f"says it returns {count} value{'s' if count > 1 else ''}, but returned {len(outputs)}"
-        raise FlowTypeError.bad_flow(where, name, why, "its last line returns what its annotation says")
+        why = f"should return {count} value{'s' if count > 1 else ''}, but returned {len(outputs)}"
+        raise FlowTypeError.bad_flow(where, name, why, "return the values of its annotation")
     for out, kind in zip(outputs, map(bound_type, signature.returns), strict=True):
         if not isinstance(out, kind) or out.edge is None:
             got = "a real value" if isinstance(out, Value) and out.edge is None else type(out).__name__
-            hint = "a flow ends with a `return`" if out is None else ""
-            raise FlowTypeError.bad_flow(where, name, f"says it returns {kind.__name__}, but returned {got}", hint)
+            hint = "end the flow with a `return`" if out is None else ""
+            raise FlowTypeError.bad_flow(where, name, f"should return {kind.__name__}, but returned {got}", hint)
 
 
 def check_result(node: Node, result: Any, inputs: Mapping[str, Any]) -> None:
-    """Refuse results of other types, shapes or dtypes than the op declares, or with other rows than it may return.
+    """Raise LawError if the real results of a node differ from what its op declares.
 
-    A token column is [rows, tokens].
+    Compared are the number and types of the results, the shape [rows, tokens] and the kind of number (such as int or
+    float) of columns, and, unless the op makes or reorders rows, the number and order of rows with those of `inputs`.
     """
     results = result if isinstance(result, tuple) else (result,)
     where = str(node.at)

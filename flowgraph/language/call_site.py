@@ -23,13 +23,17 @@ class Site:
 
 
 def call_site() -> Site:
-    """Return the nearest line on the stack outside `flowgraph/` and `nodes/`."""
+    """Return the file and line of the nearest caller outside `flowgraph/` and `nodes/`, for errors and nodes.
+
+    Shipped flows count as outside. If all callers are inside, the outermost is returned.
+    """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and _ours(frame.f_code.co_filename):
+    while frame.f_back is not None and is_internal(frame.f_code.co_filename):
         frame = frame.f_back
     return Site(frame.f_code.co_filename, frame.f_lineno)
 
 
-def _ours(file: str) -> bool:
+def is_internal(file: str) -> bool:
+    """Return whether a file belongs to `flowgraph/` or `nodes/`, or is generated code; shipped flows do not."""
     generated = file.startswith(("<frozen ", "<string>"))  # but `<ipython-input-…>` is a cell that a user wrote
     return generated or (file.startswith(_OURS) and not file.startswith(_SHIPPED))

@@ -16,9 +16,9 @@ from flowgraph.language.graph import Edge, Node
 
 @dataclass
 class RecordedCalls:
-    """The calls of a description in order; with `going_on` also its faults, after which the description goes on.
+    """The calls of a description in order; if `going_on`, also its faults, and a fault does not end the description.
 
-    `unknown` are calls whose fault leaves their type open, so that their results pass for any type.
+    `unknown` are calls whose fault leaves the type of their result unknown, so that it is accepted as any type.
     """
 
     going_on: bool = False
@@ -31,19 +31,22 @@ _RECORD: ContextVar[RecordedCalls | None] = ContextVar("record", default=None)
 
 
 def current_record() -> RecordedCalls | None:
-    """Return the record of the description in progress, or None."""
+    """Return the record of the flow that is being described in this context; None outside `recording`."""
     return _RECORD.get()
 
 
-def is_open(edge: Edge | None) -> bool:
-    """Return whether the type of an edge is unknown because its call has a fault."""
+def has_unknown_type(edge: Edge | None) -> bool:
+    """Return whether the type of an edge is unknown because the call that made it has a fault; False for None."""
     record = current_record()
     return record is not None and edge is not None and edge.source in record.unknown
 
 
 @contextmanager
 def recording(*, going_on: bool = False) -> Generator[RecordedCalls]:
-    """Yield a new record, which records all calls in the `with` block."""
+    """Yield a new record that collects all calls of nodes in the `with` block.
+
+    If `going_on`, the record collects faults too, and a faulty call does not end the description.
+    """
     record = RecordedCalls(going_on)
     token = _RECORD.set(record)
     try:

@@ -18,8 +18,8 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, ov
 from flowgraph.errors import FlowError, FlowTypeError, LawError, SettingError, UserCodeError, nearest
 from flowgraph.language import call_laws, laws
 from flowgraph.language.call_site import Site, call_site
-from flowgraph.language.description import RecordedCalls, current_record, is_open, recording
-from flowgraph.language.graph import Const, Edge, Graph, Node, NodeKind, Op, Param, Port, Region, how_late
+from flowgraph.language.description import RecordedCalls, current_record, has_unknown_type, recording
+from flowgraph.language.graph import Const, Edge, Graph, Node, NodeKind, Op, Param, Port, Region, lag_text
 from flowgraph.language.hints import wrong_type
 from flowgraph.language.keys import Key
 from flowgraph.language.mask_counts import counted
@@ -54,15 +54,15 @@ def node(fn: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
 def node(**traits: Unpack[Traits]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def node(fn: Callable[..., Any] | None = None, /, **traits: Unpack[Traits]) -> Any:
-    """Make a node of a typed function.
+    """Return a function that adds a node to a graph if it is called on edges, and runs `fn` on real values.
 
-    Positional parameters are ports (values, or a region as `Callable[[Model], Loss]`). Keyword-only parameters are
-    ports if their type is a value, the random `Key` if it is that, and settings otherwise. A call on edges describes
-    itself; a call on real values runs. `carries` names the port whose next version the node returns, `stat` the
-    statistic of a model's forward pass that it reads; `pure=False` is for effects outside (a key or a carry implies
-    it). `rows="new"` is for a node that filters or makes rows, `rows="reordered"` for one that reorders them: its
-    result is a record with their ids. `on_policy=True` refuses rows that stale weights sampled. `samples` names the
-    settings whose product is the number of responses that a generate node samples for each prompt, by default `n`.
+    Positional parameters of `fn` are ports (values, or a region as `Callable[[Model], Loss]`). Keyword-only parameters
+    are ports if their type is a value, the random `Key` if it is that, and settings otherwise. `carries` names the port
+    whose next version the node returns, `stat` the statistic of a model's forward pass that it reads; `pure=False` is
+    for effects outside (a key or a carry implies it). `rows="new"` is for a node that filters or makes rows,
+    `rows="reordered"` for one that reorders them: its result is a record with their ids. `on_policy=True` refuses rows
+    that stale weights sampled. `samples` names the settings whose product is the number of responses that a generate
+    node samples for each prompt, by default `n`.
 
     Raises `FlowTypeError` for a signature that a graph cannot hold, two positional ports of one type included, and
     for a default that its own type refuses.
@@ -110,7 +110,9 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
         if record is None or not record.going_on:
             return _call(op, signature, args, kwargs)
         try:
-            if not any(isinstance(value, Value) and is_open(value.edge) for value in (*args, *kwargs.values())):
+            if not any(
+                isinstance(value, Value) and has_unknown_type(value.edge) for value in (*args, *kwargs.values())
+            ):
                 return _call(op, signature, args, kwargs)
         except FlowError as error:
             record.faults.append(error)
@@ -121,7 +123,7 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
 
 
 def op_of(fn: Callable[..., Any]) -> Op | None:
-    """Return the op of a `@node` function, or None."""
+    """Return the op of a `@node` function, or None for any other function."""
     op = getattr(fn, "op", None)
     return op if isinstance(op, Op) else None
 
@@ -150,7 +152,8 @@ def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mappin
         return _outputs(Node(op, edges, settings, tuple(regions.items()), returns, site))
     captures = (edge for region in regions.values() for edge in region.captures)
     if captured := next((edge for edge in captures if not isinstance(edge.source, Const)), None):
-        raise FlowTypeError.bad_call(str(site), op.name, f"real values meet an edge: {captured} {captured.made()}")
+        why = f"real values are mixed with edges: {captured} {captured.made()}"
+        raise FlowTypeError.bad_call(str(site), op.name, why)
     ranks = ranks_of(inputs)
     bound_regions = {name: BoundRegion.of(counted(region), {}, ranks=ranks) for name, region in regions.items()}
     real = as_declared(op, inputs) | bound_regions
@@ -178,7 +181,7 @@ def _stand_in(
                 record.faults.append(wrong_type(op, port, port.value_type, value, arguments.values(), site))
             elif value.edge is not None:
                 edges.append((port.name, value.edge))
-                kinds |= {} if is_open(value.edge) else {port.type: type(value)}
+                kinds |= {} if has_unknown_type(value.edge) else {port.type: type(value)}
     chosen = {name: value for name, value in arguments.items() if name in op.settings.model_fields}
     record.faults += setting_faults(op.settings, chosen, op.name, str(site))
     returns = tuple(kinds.get(hint) or call_laws.bound_type(hint) for hint in op.returns)
@@ -214,13 +217,13 @@ def _check_types(op: Op, arguments: Mapping[str, object], site: Site) -> dict[An
     edges = (value.edge for value in arguments.values() if isinstance(value, Value))
     stale_edge = next((edge for edge in edges if edge is not None and edge.at_most), None)
     if stale_edge is not None and op.kind != "generate":
-        what = f"{op.name} reads {stale_edge} {how_late(stale_edge.at_most)}; only sampling may"
+        what = f"{op.name} reads {stale_edge} {lag_text(stale_edge.at_most)}; only generate nodes may do so"
         raise LawError(what, where=str(site), hint="give the stale model to a generate node only")
     return kinds
 
 
 def _fits(port: Port, value: object) -> bool:
-    if isinstance(value, Value) and is_open(value.edge):
+    if isinstance(value, Value) and has_unknown_type(value.edge):
         return issubclass(type(value), port.value_type) or issubclass(port.value_type, type(value))
     return isinstance(value, port.value_type) and port.kind in (None, value.kind)
 
@@ -235,9 +238,11 @@ def _outputs(node: Node) -> Any:
 
 
 def describe_region(op: Op, port: Port, fn: Callable[..., Any], kind: type[Value], site: Site) -> Region:
-    """Return the region of a function: nodes that read its parameter are inner, the other values are captured.
+    """Return the loss that a function describes when it is called on the edge of a model of type `kind`.
 
-    Raises `FlowTypeError` for a function of another model or without a loss, `LawError` for one that samples.
+    Nodes that depend on the function's parameter are `inner`; other values that they read are captured. `op`, `port`
+    and `site` are the call that takes the loss. Raises FlowTypeError if the function takes another model or does not
+    return a loss, and LawError if the loss breaks a law of `check_region`.
     """
     at = defined_at(fn)
     names = list(inspect.signature(fn).parameters)
@@ -283,7 +288,8 @@ def stale(model: M, *, at_most: int, corrected: bool = True) -> M:
     """Return a model whose weights may lag the newest by up to `at_most` updates; the plan chooses the lag within it.
 
     Only a generate node may read it. A loss on its samples must correct for the lag (`old=` the log-probs they were
-    sampled with), unless the flow says `corrected=False`. Real values are returned unchanged.
+    sampled with), unless the flow says `corrected=False`. Real values are returned unchanged. Raises FlowTypeError for
+    anything but a model, and SettingError for an `at_most` that is not a whole number of at least 0.
     """
     if not isinstance(cast("object", model), Model):
         raise FlowTypeError.wrong_type(str(call_site()), "stale(model=)", "Model", type(model).__name__)
@@ -293,7 +299,7 @@ def stale(model: M, *, at_most: int, corrected: bool = True) -> M:
 
 
 class Flow(Generic[P, R]):
-    """A typed function of nodes. Called on edges it joins the caller's graph; on real values it runs."""
+    """A typed function of nodes: called on edges, it adds its nodes to the caller's graph; on real values, it runs."""
 
     def __init__(self, fn: Callable[P, R]) -> None:
         functools.update_wrapper(self, fn)
@@ -302,7 +308,7 @@ class Flow(Generic[P, R]):
         self.about = (inspect.getdoc(fn) or "").partition("\n")[0]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Join the caller's graph if called on edges; run on real values."""
+        """Return the flow's results: edges if called on edges, or values if called on real values."""
         site = call_site()
         bound = self.signature.bind(args, kwargs, str(site))
         fit = _check_arguments(self.name, self.signature.ports, bound, site)
@@ -315,13 +321,13 @@ class Flow(Generic[P, R]):
 
     def _check_returns(self, outputs: tuple[Any, ...]) -> None:
         """Check results against the annotation, unless a faulty call leaves their type open."""
-        if not any(isinstance(value, Value) and is_open(value.edge) for value in outputs):
+        if not any(isinstance(value, Value) and has_unknown_type(value.edge) for value in outputs):
             call_laws.check_returns(self.name, self.signature, outputs)
 
     def graph(self, settings: Mapping[str, object] | None = None) -> Graph:
-        """Return the graph of the flow with these settings of its keyword-only parameters, checked against the laws.
+        """Return the graph of the flow, after a check against the laws; `settings` are its keyword-only parameters.
 
-        Raises only a `FlowError`: an exception in the flow's own lines is a `UserCodeError` with the line.
+        Raises only a FlowError: an exception in the flow's own lines becomes a UserCodeError with the line.
         """
         with recording() as record:
             graph, outputs = self._described(settings or {})
@@ -334,10 +340,10 @@ class Flow(Generic[P, R]):
         return mimebundle(self)
 
     def faults(self, settings: Mapping[str, object] | None = None) -> list[FlowError]:
-        """Return every fault of the flow in the order of its lines; none for a correct one.
+        """Return every fault of the flow in the order of its lines; an empty list for a correct flow.
 
-        The description goes on after a faulty call, with its valid part, and the laws are checked on the result; an
-        exception in the flow's own lines ends it.
+        After a faulty call the description continues with the valid part of the call. An exception in the flow's own
+        lines ends it, and then the laws are not checked.
         """
         with recording(going_on=True) as record:
             try:
@@ -364,7 +370,7 @@ class Flow(Generic[P, R]):
             raise
         except (Exception, SystemExit) as error:
             hint = "compute with a value in the body of a @node, where it holds data" if _computes(error) else ""
-            raise UserCodeError.raised(f"flow {self.name}", error, line_of(error, at.file), hint) from error
+            raise UserCodeError.raised(f"flow {self.name}", error, traceback_line(error, at.file), hint) from error
         return Graph(self.name, params, (), at, chosen), out if isinstance(out, tuple) else (out,)
 
 
@@ -408,12 +414,15 @@ def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, objec
     return fit
 
 
-def line_of(error: BaseException, file: str) -> str:
-    """Return `name:line` of the last line of `file` in an exception's traceback; the name alone if it has none."""
+def traceback_line(error: BaseException, file: str) -> str:
+    """Return `name:line` of the last line of `file` in an exception's traceback; `name` alone if it has none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{Path(file).name}:{frames[-1].lineno}" if frames else Path(file).name
 
 
 def flow(fn: Callable[P, R]) -> Flow[P, R]:
-    """Turn a typed function into a flow; the function is called when its graph is needed, not when it is imported."""
+    """Return a `Flow` of a typed function; the function is first called when the flow is called or its graph is needed.
+
+    Raises FlowTypeError if the function's signature cannot be that of a flow.
+    """
     return Flow(fn)

@@ -54,7 +54,7 @@ class Port:
         return bound
 
     def wants(self) -> str:
-        """Return the port's type as text, such as `a Mask` or `a function of a Policy`."""
+        """Return the type that a port takes as text for errors, such as `a Mask` or `a function of a Policy`."""
         value = with_article(self.value_type.__name__)
         return f"a function of {value}" if self.region else value
 
@@ -192,7 +192,7 @@ class Node:
             yield from region.captures
 
     def input(self, port: str) -> Edge | None:
-        """Return the edge on a port, or None."""
+        """Return the edge on the port with this name, or None if the port has none."""
         return next((edge for name, edge in self.inputs if name == port), None)
 
     def carried(self) -> Edge | None:
@@ -214,7 +214,8 @@ Source = Node | Param | Const
 def reachable(edges: Iterable[Edge], *, newer: int = -1) -> list[Source]:
     """Return every source that `edges` depend on, directly or indirectly, in the order of the flow.
 
-    Sources whose stamp is not above `newer` are left out, with everything that they depend on.
+    A source is a node, a parameter or a constant. Sources whose stamp is at most `newer` are left out, with everything
+    on which only they depend.
     """
     todo, seen = [edge.source for edge in edges], set[Source]()
     while todo:
@@ -255,41 +256,42 @@ class Graph:
         return mimebundle(self)
 
     def param(self, name: str) -> Param | None:
-        """Return the parameter of this name, or None."""
+        """Return the parameter with this name, or None if there is none."""
         return next((param for param in self.params if param.name == name), None)
 
     def carries(self) -> dict[str, int]:
-        """Return the index of the output with the next version of each carried parameter, by the parameter's name."""
+        """Return, by name, each parameter that the flow returns at its next version, with the index of that result."""
         roots = [(carried_from(edge), i) for i, edge in enumerate(self.outputs) if issubclass(edge.type, State)]
         return {root.name: i for root, i in roots if root is not None and root in self.params}
 
 
-def how_late(at_most: int) -> str:
-    """Return a maximum lag, in updates, as text.
+def lag_text(at_most: int) -> str:
+    """Return text for a maximum lag of weights, in updates.
 
-    >>> how_late(1), how_late(4)
+    >>> lag_text(1), lag_text(4)
     ('up to 1 update late', 'up to 4 updates late')
     """
     return f"up to {at_most} update{'s' if at_most > 1 else ''} late"
 
 
 def newest(edge: Edge) -> Edge:
-    """Return the edge of the same version of weights, without a permitted lag."""
+    """Return an edge to the same version of a model, without the lag that `stale` permits."""
     return replace(edge, at_most=0, corrected=True) if edge.at_most or not edge.corrected else edge
 
 
 def carried_from(edge: Edge) -> Param | None:
-    """Return the parameter that the state on an edge started from, through any number of updates; None for others."""
+    """Return the parameter from which the state on an edge started, before any updates; None for other values."""
     if isinstance(edge.source, Node):
         return edge.source.root if edge.port in ("", "0") else None
     return edge.source if isinstance(edge.source, Param) and not edge.port else None
 
 
 def rewrite(graph: Graph, change: Callable[[Node], Node | Edge]) -> Graph:
-    """Return a graph with `change` applied to every node, those inside regions included.
+    """Return a graph in which `change` has replaced every node, including those inside losses.
 
-    `change` gets a node whose inputs are already rebuilt, and returns its replacement: a node, or an edge of the new
-    graph for its only result. Stamps stay, and with them the order; nodes that nothing reads disappear.
+    `change` gets a node whose inputs are already replaced. It returns a node, or an edge of the new graph that replaces
+    the node's only result. The order of nodes stays; nodes that nothing reads disappear. The same graph is returned if
+    nothing changes. Raises FlowTypeError if `change` returns anything else.
     """
     new: dict[Source, Node | Edge] = {}  # replacements, without nodes that stay the same
     for node in graph.all_nodes:

@@ -6,8 +6,8 @@ A handle offers some of `token_stats`, `sample`, `step`, `weights`/`load`, and l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from flowgraph.errors import LawError
@@ -20,16 +20,56 @@ Verb = Literal["token_stats", "sample", "step", "weights"]
 
 
 @dataclass(frozen=True)
+class Truncation:
+    """The tokens that a sample may consist of, by their probabilities at the sampling temperature; all by default.
+
+    Three rules, in this order, each on what the one before leaves, with probabilities that again add up to 1: the
+    `top_k` likeliest tokens (0: all); the likeliest tokens until their probabilities reach `top_p`; the tokens at least
+    `min_p` times as likely as the likeliest. Tokens as likely as the last one that a rule keeps are kept too.
+    """
+
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def changed(self) -> tuple[tuple[str, float], ...]:
+        """Return the rules that leave tokens out, as (name, value).
+
+        >>> Truncation(top_p=0.9).changed(), Truncation().changed()
+        ((('top_p', 0.9),), ())
+        """
+        pairs = ((rule.name, getattr(self, rule.name), rule.default) for rule in fields(self))
+        return tuple((name, value) for name, value, default in pairs if value != default)
+
+
+WHOLE_VOCABULARY = Truncation()
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """What ends a response besides the model's end tokens: texts and token ids, which it still contains.
+
+    With `ignore_eos`, the model's end tokens do not end it.
+    """
+
+    texts: tuple[str, ...] = ()
+    ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
 class ResponseRows:
     """Responses to read: `context` is B lists of token ids (`pyarrow.ListArray`), `tokens` [B, T] int64, `lengths` [B].
 
-    `temperature` divides the logits, as it did when the responses were sampled; 0 (greedy) reads as 1.
+    `temperature` divides the logits, as it did when the responses were sampled; 0 (greedy) reads as 1. `truncation`
+    leaves out tokens, also as it did then, but never the response's own.
     """
 
     context: Any
     tokens: Tensor
     lengths: Tensor
     temperature: float = 1.0
+    truncation: Truncation = WHOLE_VOCABULARY
 
 
 @dataclass(frozen=True)
@@ -49,7 +89,11 @@ class TokenStats:
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """A request for one sample: the context that it continues, and the key of its random numbers."""
+    """A request for one sample: the context that it continues, and the key of its random numbers.
+
+    `repetition_penalty` divides the positive logits of tokens that the context or the response has already, and
+    multiplies the negative ones, before the temperature.
+    """
 
     context: tuple[int, ...]
     prompt: int
@@ -57,11 +101,30 @@ class SampleRequest:
     max_tokens: int
     temperature: float
     key: Key
+    truncation: Truncation = WHOLE_VOCABULARY
+    repetition_penalty: float = 1.0
+    stopping: Stopping = Stopping()
+
+    def reshaped(self) -> dict[str, float]:
+        """Return the truncation and penalty that change the distribution, by name; a greedy sample has no truncation.
+
+        >>> SampleRequest((1,), 0, 0, 8, 0.0, Key(), Truncation(top_k=5), 1.1).reshaped()
+        {'repetition_penalty': 1.1}
+        """
+        penalty = {"repetition_penalty": self.repetition_penalty} if self.repetition_penalty != 1 else {}
+        return dict(self.truncation.changed() if self.temperature else ()) | penalty
+
+    def ends(self, model_ends: Collection[int]) -> frozenset[int]:
+        """Return the token ids that end the response; `model_ends` are those of the model."""
+        return frozenset(self.stopping.ids).union(() if self.stopping.ignore_eos else model_ends)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One sample: token ids, their log-probs, whether it ended by itself, and (first token, version) spans."""
+    """One sample: token ids, their log-probs, whether it ended by itself, and (first token, version) spans.
+
+    Log-probs are of the distribution that a token was drawn from: after penalty, temperature and truncation.
+    """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -96,10 +159,10 @@ FaultyRow = tuple[int, int, int]
 
 
 class NotFinite(LawError):
-    """A step that was refused because of `rows`.
+    """A step that was refused because its loss or gradient is not finite; `rows` are the rows that caused it.
 
-    Row `WHOLE` stands for a micro-batch whose loss is not finite, although all that was read of its rows is. No rows
-    mean that the loss and its gradient are finite until the model's own backward pass.
+    A row with index `WHOLE` means a whole micro-batch: its loss is not finite, although what was read of its rows is.
+    If `rows` is empty, only the model's backward pass gave values that are not finite.
     """
 
     rows: tuple[FaultyRow, ...] = ()
@@ -114,7 +177,7 @@ class NotFinite(LawError):
             notes.append(f"by {'' if row == WHOLE else f'row {row} of '}micro-batch {batch} on rank {rank}")
         notes += [f"and {len(rows) - TOLD_AT_MOST} more"] if len(rows) > TOLD_AT_MOST else []
         hint = "a log-prob of -inf, a learning rate too high, or an advantage that is not finite"
-        error = cls(f"{what}; this step left the weights as they were", notes=notes, hint=hint)
+        error = cls(f"{what}; this step did not change the weights", notes=notes, hint=hint)
         error.rows = tuple(rows)
         return error
 
@@ -139,11 +202,11 @@ class Ranks(Protocol):
         ...
 
     def total(self, numbers: Tensor) -> Tensor:
-        """Add up each rank's `numbers` [n] float64, entry by entry."""
+        """Return the sum over ranks of `numbers` [n] float64, entry by entry. All ranks must call it."""
         ...
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Concatenate the `numbers` [n] int64 of all ranks in order; n may differ."""
+        """Return the `numbers` [n] int64 of all ranks, concatenated in order; n may differ. All ranks must call it."""
         ...
 
 
@@ -153,11 +216,11 @@ class SingleRank:
     rank, count = 0, 1
 
     def total(self, numbers: Tensor) -> Tensor:
-        """Return the numbers."""
+        """Return `numbers` unchanged, which is the sum over one rank."""
         return numbers
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Return the numbers."""
+        """Return `numbers` unchanged, which is all that one rank has."""
         return numbers
 
 
@@ -223,12 +286,15 @@ class Handle(Protocol):
         ...
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights."""
+        """Replace the weights by `weights`, by name."""
         ...
 
 
 def gather(handle: Handle, requests: Sequence[SampleRequest]) -> list[Completion]:
-    """Return the samples of all requests, which run concurrently; also works inside a running event loop."""
+    """Send all requests to a handle at once, and return their samples in the order of the requests.
+
+    Blocks until all samples are complete. Inside a running event loop, the requests run in another thread.
+    """
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 

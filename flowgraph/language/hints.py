@@ -16,7 +16,8 @@ def wrong_type(
 ) -> FlowTypeError:
     """Return the error for a port that got a value of another type than `expected`.
 
-    Its hint names a part of a record, behind one of the arguments, that has the expected type.
+    `arguments` are all values of the call, and `site` is its line. The hint names a part of a record, among the nearest
+    nodes that the arguments depend on, that has the expected type; or else says how to convert between rows and tokens.
     """
     edge = value.edge if isinstance(value, Value) else None
     origin = edge.made() if edge else ""
@@ -28,7 +29,7 @@ def wrong_type(
 
 
 _LEVELS = {
-    Kind.TOKEN: "it has a number for each token: reduce it to one a row under its mask, in a @node",
+    Kind.TOKEN: "it has a number for each token: reduce it to one per row under its mask, in a @node",
     Kind.ROW: "it has a number for each row: spread it over the row's tokens, in a @node",
 }
 _NODES_AT_MOST = 200  # how many nodes back a hint may lie

@@ -24,7 +24,7 @@ class Key:
     node: str = ""
 
     def bits(self, *parts: int) -> tuple[int, int]:
-        """Return two 64-bit words, a hash of this key and `parts` (for example prompt, sample).
+        """Return two 64-bit integers that depend only on this key and `parts`, such as a prompt's and a sample's index.
 
         >>> Key(1).bits(2, 3) == Key(1).bits(2, 3) != Key(1).bits(3, 2)
         True
@@ -35,7 +35,10 @@ class Key:
         return low, high
 
     def generator(self, *parts: int, position: int = 0) -> Generator:
-        """Return a NumPy generator for this key and `parts`; `position` is the start in its stream (Philox counter)."""
+        """Return a NumPy generator whose numbers depend only on this key and `parts`.
+
+        `position` is the counter from which it starts (Philox).
+        """
         import numpy as np
 
         return np.random.Generator(np.random.Philox(key=self.bits(*parts), counter=[0, position, 0, 0]))

@@ -18,10 +18,11 @@ Laws = Mapping[Stage | Literal["call", "run"], tuple["Law", ...]]
 
 @dataclass(frozen=True)
 class Law:
-    """One law: its number in the design, its subject, its text, and the code that holds it.
+    """One law: its number in the design, its subject, its text, and the code that checks it.
 
-    At one of STAGES the holder is a function that takes a graph or a program and yields an error for each breach;
-    elsewhere it is one or more objects, by name if they are in later rooms. The law holds `since` a pass of lowering.
+    At one of STAGES, `holders` is a function that takes a graph, a placed graph or a program, and yields an error for
+    each breach. At other stages it is one or more objects, given by name if later rooms define them. `since` names the
+    pass of lowering after which the law must hold.
     """
 
     number: int
@@ -53,24 +54,24 @@ class Law:
 _TABLES: list[str] = []
 
 
-def look_up_in(table: str) -> None:
-    """Set the table of laws to `module:name`, which is imported when a law is first used."""
+def set_law_table(table: str) -> None:
+    """Set the table of laws to the one at `module:name`, which is imported when a law is first used."""
     _TABLES[:] = [table]
     laws.cache_clear()
 
 
 @cache
 def laws() -> Laws:
-    """Return the laws of each stage."""
+    """Return the laws of each stage, by stage, from the table that `set_law_table` named."""
     module, _, name = _TABLES[0].partition(":")
     table: Laws = getattr(importlib.import_module(module), name)
     return table
 
 
 def check(stage: Stage, thing: Any, *, after: str = "") -> None:
-    """Raise the first error of a graph or program under the laws of a stage.
+    """Raise an error for the first breach of a law of a stage by `thing`: a graph, a placed graph or a program.
 
-    `after` is the name of the pass that returned the graph, for a note in the error.
+    `after` is the name of the pass that returned `thing`, which is added to the error as a note.
     """
     for error in faults(stage, thing):
         if after:
@@ -79,6 +80,6 @@ def check(stage: Stage, thing: Any, *, after: str = "") -> None:
 
 
 def faults(stage: Stage, thing: Any) -> Iterator[FlowError]:
-    """Yield an error for each place where a graph or program breaks a law of this stage."""
+    """Yield an error for each place where a graph, placed graph or program breaks a law of a stage."""
     for law in laws()[stage]:
         yield from law.breaches(thing)

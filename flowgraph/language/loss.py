@@ -60,7 +60,7 @@ class Term:
     weight: float = 1.0
 
     def counts(self) -> Counts:
-        """Return the number of tokens that this term's mask keeps, and of rows that keep any."""
+        """Return the number of tokens that this term's mask keeps, and the number of rows with at least one of them."""
         return Counts(float(self.mask.sum()), float((self.mask.sum(1) > 0).sum()))
 
     def total(self, counts: Counts) -> Tensor:
@@ -107,9 +107,10 @@ class Loss(Linear):
         aggregation: Aggregation | float = Aggregation.TOKEN_MEAN,
         measures: Sequence[Measure] = (),
     ) -> Self:
-        """Return a loss of one term: `values` [B, T] averaged over `mask` [B, T].
+        """Return a loss with one term: `values` [B, T] averaged over the tokens that `mask` [B, T] keeps.
 
-        Raises `LawError` for an unknown aggregation.
+        `aggregation` is a kind of mean, or a constant length that divides the sum of each row. Raises LawError for any
+        other.
         """
         try:
             how = _how(aggregation)

@@ -11,17 +11,17 @@ from flowgraph.language.values import Mask
 
 
 def counted(region: Region) -> Region:
-    """Return the region with `counts` set to the distinct masks of its terms."""
+    """Return the region with `counts` set to the distinct masks of its terms, in the order of their nodes."""
     counts = tuple(dict.fromkeys(masks_of(region)))
     return replace(region, counts=counts) if counts != region.counts else region
 
 
 def masks_of(region: Region) -> Iterator[Edge]:
-    """Yield the mask of every term, in the order of their nodes."""
+    """Yield the edge of the mask of each term of a loss, in the order of its nodes; a mask may occur more than once."""
     return (mask for node in region.inner if (mask := mask_of(node)) is not None)
 
 
 def mask_of(node: Node) -> Edge | None:
-    """Return the mask over which a node's loss is averaged; None for other nodes, and for sums of losses."""
+    """Return the edge of the mask over which a node averages its loss; None for sums of losses and other nodes."""
     masks = (edge for _, edge in node.inputs if issubclass(edge.type, Mask))
     return next(masks, None) if issubclass(node.returns[0], Loss) else None

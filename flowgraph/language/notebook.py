@@ -8,13 +8,13 @@ from typing import Any
 _WRITERS: list[str] = []
 
 
-def show_by(writer: str) -> None:
-    """Set the function, as `module:name`, that makes the view; it is imported when a notebook first needs it."""
+def set_notebook_view(writer: str) -> None:
+    """Set the function, as `module:name`, that returns the view of an object; it is imported when first needed."""
     _WRITERS[:] = [writer]
 
 
 def mimebundle(thing: object) -> dict[str, str]:
-    """Return the view of an object by MIME type; its `repr` if no function is set."""
+    """Return the notebook view of a flow, graph or plan, by MIME type; only its `repr` if no view is set."""
     if not _WRITERS:
         return {"text/plain": repr(thing)}
     module, _, name = _WRITERS[0].partition(":")

@@ -16,7 +16,7 @@ from flowgraph.language.handle import Ranks, SingleRank
 from flowgraph.language.keys import Key
 from flowgraph.language.loss import Aggregation, Counts, Loss, Term
 from flowgraph.language.mask_counts import mask_of
-from flowgraph.language.rows import constant, find, find_all, narrowed, row_count, take, widest
+from flowgraph.language.rows import find, find_all, narrowed, row_count, take, widest, without_gradient
 from flowgraph.language.values import Context, Group, Lengths, Measure, Model, Value
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ Shared = tuple[tuple[object, str], ...]
 
 @dataclass
 class Observations:
-    """Reports of a run of nodes: (sum, count) of metrics and seconds by node name, and the times of tasks by rank."""
+    """What nodes report when they run: (sum, count) of each metric, seconds by node name, and measured tasks."""
 
     sums: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict[tuple[str, str], tuple[float, float]])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     measured: list[MeasuredTask] = field(default_factory=list["MeasuredTask"])
 
     def add(self, node: str, measures: Iterable[Measure]) -> None:
-        """Add measures of one node to the sums."""
+        """Add the measures of a node to the sums of its metrics."""
         for measure in measures:
             total, count = self.sums.get((node, measure.name), (0.0, 0.0))
             self.sums[node, measure.name] = (total + measure.total, count + measure.count)
@@ -54,7 +54,11 @@ class Observations:
 
 
 def read(env: Env, edge: Edge) -> Value:
-    """Return the value of an edge: the entry for the edge in `env`, else the result of its source or a part of it."""
+    """Return the value on an edge.
+
+    This is the entry for the edge in `env`, or else the result of its source, or the part of that result that
+    `edge.port` names. Raises KeyError if `env` has neither.
+    """
     if edge in env:
         return cast("Value", env[edge])
     value: Any = edge.source.value if isinstance(edge.source, Const) else env[edge.source]
@@ -64,10 +68,11 @@ def read(env: Env, edge: Edge) -> Value:
 
 
 def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observations) -> Env:
-    """Run `nodes` in order and return `env` with their results; metrics and seconds go to `observed`.
+    """Run `nodes` in order, and return `env` with their results added; metrics and seconds are added to `observed`.
 
-    Nodes that read statistics of one model on one batch share one forward pass. Errors name the node and the flow's
-    line; an exception of a user's body is a `UserCodeError`.
+    `env` maps nodes, parameters and edges to values; nodes that it already has are skipped. Nodes that read statistics
+    of one model on the same batch share one forward pass. `key` names the run's random numbers. Errors name the node
+    and its line in the flow; an exception in a user's body becomes a UserCodeError.
     """
     forwards = shared_forwards(nodes)
     views: dict[Shared, SharedForward] = {}
@@ -92,13 +97,17 @@ def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observations) 
 
 
 def ranks_of(inputs: Mapping[str, Any]) -> Ranks:
-    """Return the ranks that run a node together: those of the first model among its inputs, else a single rank."""
+    """Return the data-parallel ranks that run a node together: those of the first model in `inputs`, else one rank."""
     model = next((value for value in inputs.values() if isinstance(value, Model)), None)
     return model.handle.ranks if model is not None else SingleRank()
 
 
 def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
-    """Return the checked result of one node's body on real inputs."""
+    """Return the result of a node's body on real inputs, after `check_result`.
+
+    The body gets the node's settings and, if it uses random numbers, `key` with the node's name. Raises a FlowError
+    with the node's line, or UserCodeError for any other exception in the body.
+    """
     settings = {name: getattr(node.settings, name) for name in node.op.settings.model_fields}
     keys = {node.op.key: replace(key, node=node.name)} if node.op.key else {}
     name = node.name or node.op.name
@@ -119,22 +128,22 @@ def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
 
 
 def as_declared(op: Op, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs of a node's body, with records narrowed to the parts that the ports declare."""
+    """Return the inputs of a node's body, with each record reduced to the parts that its port declares."""
     parts = {port.name: port.parts for port in op.ports if port.parts}
     return {name: narrowed(value, parts[name]) if name in parts else value for name, value in inputs.items()}
 
 
 def measures_of(node: Node, result: Any, inputs: Mapping[str, Any]) -> list[Measure]:
-    """Return the measures of a node's result. Raises LawError for a metric that its op does not declare.
+    """Return the measures that a node's result reports, without those that came with its inputs.
 
-    Measures that came with an input are left out, because the node that made it has reported them.
+    Raises LawError for a metric that the op does not declare.
     """
     reported = {id(measure) for value in inputs.values() for measure in getattr(value, "measures", ())}
     values = result if isinstance(result, tuple) else (result,)
     measures = [measure for value in values for measure in value.measures if id(measure) not in reported]
     declared = {metric.name for metric in node.op.metrics}
     for measure in measures:
-        if measure.name not in declared:
+        if not declared & {measure.name, "*"}:
             raise LawError(f"{node.op.name} reports `{measure.name}`, which it does not declare", where=str(node.at))
     return measures
 
@@ -146,9 +155,9 @@ class SharedForward:
         self._handle, self._stats, self._results = handle, stats, dict[tuple[object, ...], Any]()
 
     def token_stats(self, rows: Any, wanted: tuple[str, ...]) -> Any:
-        """Return the statistics that all nodes read; one forward pass computes them per batch and temperature."""
+        """Return the statistics that all nodes read; one forward pass computes them per batch and distribution."""
         assert set(wanted) <= set(self._stats), "a node reads a statistic that its op does not name"
-        batch = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature)
+        batch = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature, rows.truncation)
         if batch not in self._results:
             self._results[batch] = rows, self._handle.token_stats(rows, self._stats)
         return self._results[batch][1]
@@ -158,13 +167,13 @@ class SharedForward:
 
 
 def shared_inputs(node: Node) -> Shared:
-    """Return a key of a node's inputs; nodes that read the same values have equal keys."""
+    """Return a key of a node's inputs; nodes with equal keys read the same values, and can share a forward pass."""
     sources = ((edge.source, edge.port) for _, edge in node.inputs)
     return tuple((source.value if isinstance(source, Const) else source, port) for source, port in sources)
 
 
 def shared_forwards(nodes: Sequence[Node]) -> dict[Shared, tuple[str, ...]]:
-    """Return the statistics that each forward pass must compute, by the key of its inputs (`shared_inputs`)."""
+    """Return which statistics each forward pass of `nodes` must compute, by the key of its inputs (`shared_inputs`)."""
     stats = defaultdict[Shared, set[str]](set)
     for node in nodes:
         if node.op.stat is not None:
@@ -174,10 +183,11 @@ def shared_forwards(nodes: Sequence[Node]) -> dict[Shared, tuple[str, ...]]:
 
 @dataclass(eq=False)
 class BoundRegion:
-    """A region with real values for its captures, as the body of an updating node gets it.
+    """A loss with real values for what it captures, as the body of an updating node gets it.
 
-    The kind of a capture decides whether it is cut by rows, broadcast, or a model; `rows` are always indices into this
-    rank's batch. Where `ranks` train together each has rows of its own, and counts are those of all ranks.
+    Captured values with rows are cut to the rows of a micro-batch; others are used whole. `rows` are always indices
+    into this rank's batch. If several `ranks` train together, each has its own rows, and counts are sums over all
+    ranks.
     """
 
     region: Region
@@ -188,12 +198,12 @@ class BoundRegion:
 
     @classmethod
     def of(cls, region: Region, env: Env, key: Key = Key(), ranks: Ranks | None = None) -> BoundRegion:
-        """Return a region whose captures have values from `env`, detached so that no gradient flows into them."""
+        """Return a loss with the values of its captures from `env`, detached so that no gradient flows into them."""
         constants = dict[int, Value]()  # a value that is read twice stays one
         captured = dict[Edge, Value]()
         for edge in region.captures:
             value = read(env, edge)
-            captured[edge] = constants.setdefault(id(value), constant(value))
+            captured[edge] = constants.setdefault(id(value), without_gradient(value))
         return cls(region, captured, key, ranks or SingleRank())
 
     def __len__(self) -> int:
@@ -208,14 +218,20 @@ class BoundRegion:
         return ids
 
     def prompts(self) -> Tensor:
-        """Return the distinct prompt indices of the rows on all ranks, in ascending order: [P] int64."""
+        """Return the distinct prompt indices of the rows on all ranks, in ascending order: [P] int64.
+
+        All ranks must call it.
+        """
         import torch
 
         prompts: Tensor = torch.unique(self.ranks.union(self.groups()))
         return prompts
 
     def level(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Return the micro-batches, followed by empty ones, so that every rank has the same number (law 7)."""
+        """Return the micro-batches `parts`, followed by empty ones up to the largest number on any rank.
+
+        All ranks must call it.
+        """
         import torch
 
         count = int(self.ranks.union(torch.tensor([len(parts)])).max())
@@ -262,9 +278,9 @@ class BoundRegion:
         return loss
 
     def counts(self, rows: Tensor) -> tuple[Counts, ...]:
-        """Return the counts of the mask of each term over `rows` of all ranks, without running the model.
+        """Return the counts of each term's mask over `rows` of all ranks, without a run of the model.
 
-        Raises `LawError` for a term under a mask that the region does not count.
+        All ranks must call it. Raises LawError for a term with a mask that the region does not count.
         """
         import torch
 

@@ -20,7 +20,7 @@ R = TypeVar("R", bound=Record)
 
 
 def leaves(values: Iterable[Value]) -> Iterator[Value]:
-    """Yield every value; records are replaced by their parts, recursively."""
+    """Yield each value that is not a record; a record is replaced by its parts, and nested records by theirs."""
     for value in values:
         if isinstance(value, Record):
             yield from leaves(value.parts.values())
@@ -29,26 +29,26 @@ def leaves(values: Iterable[Value]) -> Iterator[Value]:
 
 
 def find(values: Iterable[Value], kind: type[V]) -> V | None:
-    """Return the first value of this type among `values` and the parts of records; None if there is none."""
+    """Return the first value of a type among `values` and the parts of records among them; None if there is none."""
     return next((value for value in leaves(values) if isinstance(value, kind)), None)
 
 
 def find_all(values: Iterable[Value], kind: type[V]) -> list[V]:
-    """Return the distinct values of this type among `values` and the parts of records."""
+    """Return all values of a type among `values` and the parts of records; values with the same data count once."""
     return list({id(value.data): value for value in leaves(values) if isinstance(value, kind)}.values())
 
 
-def constant(value: V) -> V:
-    """Return the value detached from the autograd graph; a record with all its parts detached."""
+def without_gradient(value: V) -> V:
+    """Return a value without its gradient history; of a record, all parts are detached."""
     if isinstance(value, Record):
-        return type(value).of({name: constant(part) for name, part in value.parts.items()})
+        return type(value).of({name: without_gradient(part) for name, part in value.parts.items()})
     return type(value)(value.data.detach()) if getattr(value.data, "requires_grad", False) else value
 
 
 def row_count(values: Iterable[Value]) -> int:
-    """Return the number of rows that all values have in common; 0 if none has rows.
+    """Return how many rows the values have; 0 if none of them has rows.
 
-    Raises `LawError` if it differs, since rows of two batches cannot be cut together.
+    Raises LawError if their numbers of rows differ.
     """
     counts = {len(value.data): type(value).__name__ for value in leaves(values) if value.kind in (Kind.ROW, Kind.TOKEN)}
     if len(counts) > 1:
@@ -58,16 +58,16 @@ def row_count(values: Iterable[Value]) -> int:
 
 
 def widest(values: Iterable[Value], rows: Tensor) -> int | None:
-    """Return the length, in tokens, of the longest response in `rows` [b], at least 1; None if no value has lengths."""
+    """Return the largest length in tokens among the rows at `rows` [b], at least 1; None without a `Lengths` value."""
     columns = find_all(values, Lengths)
     longest = [int(lengths.data[rows].max()) for lengths in columns if len(rows)]
     return max([1, *longest]) if columns else None
 
 
 def take(value: V, rows: Tensor, width: int | None = None) -> V:
-    """Return the rows of a value at the indices `rows` [b]; token columns are cut to `width` tokens.
+    """Return the rows of a value at indices `rows` [b], with token columns cut to their first `width` tokens if given.
 
-    Scalars and models are returned unchanged.
+    A record is returned with each part cut. Scalars, models and state are returned unchanged.
     """
     if isinstance(value, Record):
         return type(value).of({name: take(part, rows, width) for name, part in value.parts.items()})
@@ -77,13 +77,16 @@ def take(value: V, rows: Tensor, width: int | None = None) -> V:
 
     data = value.data
     data = data[rows.to(data.device)] if isinstance(data, torch.Tensor) else data.take(rows.cpu().numpy())
-    return type(value)(data[:, :width] if value.kind is Kind.TOKEN and width is not None else data)
+    taken = type(value)(data[:, :width] if value.kind is Kind.TOKEN and width is not None else data)
+    if value.extras:
+        taken.extras = tuple(value.extras[row] for row in rows.tolist())
+    return taken
 
 
 def narrowed(record: R, paths: Iterable[str]) -> R:
-    """Return a record with only the parts at `paths`: names, or dotted paths into nested records.
+    """Return a record with only the parts at `paths`, which are names, or dotted paths into nested records.
 
-    Reading another part raises LawError, which names that part and the remaining ones.
+    To read any other part of the result raises LawError. Paths that the record lacks are ignored.
 
     >>> class Pair(Record):
     ...     lengths: Lengths
@@ -104,9 +107,9 @@ def narrowed(record: R, paths: Iterable[str]) -> R:
 
 
 def leaf_paths(kind: type[Value], prefix: str = "") -> tuple[tuple[str, type[Value]], ...]:
-    """Return (path, type) of every part of a record; parts of nested records have dotted paths.
+    """Return (path, type) of each part of a record type, with nested records replaced by their parts.
 
-    For a type that is not a record, return its type with the path `prefix`, by default "".
+    Paths are dotted and begin with `prefix`. For a type that is not a record, the only pair is (prefix, type).
 
     >>> class Around(Record):
     ...     lengths: Lengths

@@ -46,7 +46,11 @@ class Signature:
     returns: tuple[Any, ...]
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object], where: str) -> dict[str, object]:
-        """Return the arguments by name, bound as Python does; errors name the nearest parameter."""
+        """Return the arguments of a call by parameter name.
+
+        `where` is the line of the call, for errors. Raises FlowTypeError for too many, repeated or missing arguments,
+        and SettingError for an unknown name, with the nearest one.
+        """
         if len(args) > len(self.positional):
             takes = f"takes {len(self.positional)} values in order ({', '.join(self.positional)}), but got {len(args)}"
             raise FlowTypeError.bad_call(where, self.name, takes, "name the others: `port=value`")
@@ -62,7 +66,7 @@ class Signature:
         for port in self.ports:
             if port.name not in bound and not port.optional:
                 lacks = f"lacks `{port.name}`, {port.wants()}"
-                hint = f"the flow that is run carries state: take `{port.name}` there as a parameter, and give it"
+                hint = f"take `{port.name}` as a parameter of the flow that is run, and pass it"
                 raise FlowTypeError.bad_call(where, self.name, lacks, hint if port.initial is not None else "")
         return bound
 
@@ -71,7 +75,11 @@ Refuse = Callable[[str, str], FlowTypeError]
 
 
 def read_signature(fn: Callable[..., Any], what: str) -> Signature:
-    """Return the signature of `fn`, a "node" or "flow" as `what` says; raises FlowTypeError if no graph can hold it."""
+    """Return the ports, settings and results of a function; `what` is "node" or "flow".
+
+    Raises FlowTypeError if the function cannot be one: for example, an annotation is missing, a result is not a value,
+    or the default of a setting is not valid.
+    """
     at = defined_at(fn) if inspect.isfunction(fn) else call_site()
     owner = str(getattr(fn, "__name__", fn))
     bad = FlowTypeError.bad_node if what == "node" else FlowTypeError.bad_flow
@@ -110,7 +118,7 @@ def read_signature(fn: Callable[..., Any], what: str) -> Signature:
 
 
 def defined_at(fn: Callable[..., Any]) -> Site:
-    """Return the line where a function is written, not where its decorators are."""
+    """Return the file and line of a function itself, also if decorators wrap it."""
     code = inspect.unwrap(fn).__code__
     return Site(code.co_filename, code.co_firstlineno)
 
@@ -131,7 +139,7 @@ def _refuse_out_of_place(ports: Sequence[Port], key: str | None, what: str, refu
         for port in ports:
             if port.initial is not None:
                 hint = "state starts from the default of a flow's parameter"
-                raise refuse(f"`{port.name}`: a port has no default", hint)
+                raise refuse(f"`{port.name}`: a port cannot have a default", hint)
         return
     if key is not None:
         hint = "each node that needs random numbers has a key of its own"
@@ -140,7 +148,7 @@ def _refuse_out_of_place(ports: Sequence[Port], key: str | None, what: str, refu
         rows, corrects = port.other_rows or port.no_rows, port.corrects is not None
         traits = {"Parts": port.parts, "By": port.by, "Rows": rows, "Corrects": corrects}
         if trait := next((name for name, value in traits.items() if value), ""):
-            raise refuse(f"`{port.name}` says {trait}, which only a node's port does", "leave it out")
+            raise refuse(f"`{port.name}` declares {trait}, which only a port of a node can", "leave it out")
         if port.region:
             raise refuse(f"`{port.name}` is a function, and a flow takes values", "define the loss inside the flow")
         if port.optional:
@@ -164,7 +172,7 @@ def _settings_model(owner: str, settings: Mapping[str, Any], refuse: Refuse) -> 
             name = str(fault["loc"][0])
             raise refuse(f"the default {name}={settings[name][1]!r}: {_reason(fault['msg'])}", "") from None
     for name, (_, default) in settings.items():
-        if isinstance(default, float | list | tuple | dict) and (why := not_plain(default)):
+        if isinstance(default, float | list | tuple | dict) and (why := unstorable_reason(default)):
             raise refuse(f"the default {name}={default!r}: {why}", "")
     return model
 
@@ -180,7 +188,7 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         raise refuse(f"`{name}` takes any number of arguments", "name each port and each setting")
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-        raise refuse(f"`{name}` cannot be given by name", "write no `/`: a graph gives every value by its name")
+        raise refuse(f"`{name}` cannot be given by name", "remove `/`: a graph passes every value by its name")
     traits: Sequence[Any] = ()
     if get_origin(hint) is Annotated:
         hint, *traits = get_args(hint)
@@ -215,30 +223,32 @@ def _with_default(port: Port, default: object, refuse: Refuse) -> Port:
         raise refuse(f"`{port.name}`: a port that may be None has the default None", "")
     kind = port.value_type
     if not is_plain_state(kind):
-        raise refuse(f"`{port.name}`: a port has no default", "")
+        raise refuse(f"`{port.name}`: a port cannot have a default", "")
     if type(default) is not kind:
         got = "None" if default is None else with_article(type(default).__name__)
         why = f"`{port.name}` takes {with_article(kind.__name__)}, and its default is {got}"
         raise refuse(why, f"write `{port.name}: {kind.__name__} = {kind.__name__}(…)`")
-    why = bad_start(kind, default.data)
+    why = initial_value_fault(kind, default.data)
     if why:
         raise refuse(f"the default of `{port.name}`: {why}", "state starts from a number, a text, or a list of them")
     return replace(port, initial=default.data)
 
 
 def is_plain_state(kind: type[Value]) -> TypeGuard[type[State]]:
-    """Return whether values of this type are state other than a model, and so can start from a default."""
+    """Return whether a type is state other than a model, so that a flow's parameter of this type may have a default."""
     return issubclass(kind, State) and not issubclass(kind, Model)
 
 
-def bad_start(kind: type[State], data: object) -> str:
-    """Return why state of this type cannot start from `data`, or a file cannot store the data; "" without a reason.
+def initial_value_fault(kind: type[State], data: object) -> str:
+    """Return why state of type `kind` cannot start from `data`; "" if it can.
 
-    >>> bad_start(State, [1, "a"]), bad_start(State, float("nan"))
+    The data must be of the type's dtype, or a list or a dict, and a file must be able to store it.
+
+    >>> initial_value_fault(State, [1, "a"]), initial_value_fault(State, float("nan"))
     ('', 'a file cannot hold nan')
     """
     if data is None:
-        return "it starts from nothing"
+        return "it has no initial value"
     types = _STATE_TYPES.get(kind.dtype.rstrip("0123456789"), (type(data),))
     if not isinstance(data, list | dict) and type(data) not in types:
         return f"{kind.__name__} is {kind.dtype}, not {type(data).__name__}"
@@ -259,7 +269,7 @@ def _not_storable(data: object) -> str:
     if type(data) is float and not math.isfinite(data):
         return f"a file cannot hold {data}"
     plain = data is None or type(data) in (bool, int, float, str)
-    return not_plain(data) if plain else f"a file cannot hold {with_article(type(data).__name__)}"
+    return unstorable_reason(data) if plain else f"a file cannot hold {with_article(type(data).__name__)}"
 
 
 def _refuse_head(port: Port, refuse: Refuse) -> None:
@@ -274,11 +284,12 @@ def _with_traits(port: Port, annotations: Sequence[Any], refuse: Refuse) -> Port
     seen = set[type]()
     for trait in annotations:
         if isinstance(trait, type) and issubclass(trait, Trait):
-            raise refuse(f"`{port.name}` says {trait.__name__}", f"say which: {trait.__name__}{_EXAMPLES[trait]}")
+            hint = f"write {trait.__name__}{_EXAMPLES[trait]}"
+            raise refuse(f"`{port.name}` declares {trait.__name__} without a value", hint)
         if not isinstance(trait, Trait):
             continue
         if type(trait) in seen:
-            raise refuse(f"`{port.name}` says {type(trait).__name__} twice", "")
+            raise refuse(f"`{port.name}` declares {type(trait).__name__} twice", "")
         seen.add(type(trait))
         if isinstance(trait, Parts):
             known = fields(port.value_type) if issubclass(port.value_type, Record) else {}
@@ -294,7 +305,7 @@ def _with_traits(port: Port, annotations: Sequence[Any], refuse: Refuse) -> Port
         elif isinstance(trait, Corrects):
             port = replace(port, corrects=str(trait.port))
         elif trait is Rows.NONE and not is_plain_state(port.value_type):
-            raise refuse(f"`{port.name}` says Rows.NONE, which only the port of a state does", "leave it out")
+            raise refuse(f"`{port.name}` declares Rows.NONE, which only a port of a state can", "leave it out")
         else:
             port = replace(port, other_rows=trait is Rows.OTHER, no_rows=trait is Rows.NONE)
     return port
@@ -318,7 +329,7 @@ def _reason(message: str) -> str:
 
 
 def type_name(hint: Any) -> str:
-    """Return a type as written in source code, without module names.
+    """Return a type as it is written in source code, without module names; of a TypeVar, the name of its bound.
 
     >>> type_name(int), type_name(int | None), type_name(list[Value])
     ('int', 'int | None', 'list[Value]')
@@ -330,9 +341,10 @@ def type_name(hint: Any) -> str:
 
 
 def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: str, where: str) -> BaseModel:
-    """Return `values` as a settings object, validated against the declared types and ranges.
+    """Return `values` as a settings object, checked against the types and ranges of `model`.
 
-    Raises `SettingError` with the setting, the value and what is allowed, or the nearest name.
+    `owner` is the node or flow that has the settings, and `where` the origin of the values, for errors. Raises
+    SettingError for an unknown name, with the nearest one, or a refused value; FlowTypeError for a missing value.
     """
     for name in values:
         if name not in model.model_fields:
@@ -342,15 +354,15 @@ def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: s
     except ValidationError as error:
         raise _refused(dict(error.errors()[0]), values, owner, where) from None
     for name, value in values.items():
-        if why := not_plain(getattr(settings, name)):
+        if why := unstorable_reason(getattr(settings, name)):
             raise SettingError.refused(where, f"{owner}.{name}", value, why)
     return settings
 
 
-def not_plain(value: object) -> str:
-    """Return why a setting cannot be stored in a file unchanged; "" if it can.
+def unstorable_reason(value: object) -> str:
+    """Return why a file cannot store a setting's value unchanged; "" if it can.
 
-    >>> not_plain([1, "a", None]), not_plain(2**80)
+    >>> unstorable_reason([1, "a", None]), unstorable_reason(2**80)
     ('', 'a whole number has at most 64 bits')
     """
     if isinstance(value, str):
@@ -358,17 +370,17 @@ def not_plain(value: object) -> str:
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, enum.Enum):
-        return not_plain(value.value)
+        return unstorable_reason(value.value)
     if isinstance(value, float):
         return "" if math.isfinite(value) else "should be a finite number"
     if isinstance(value, int):
         return "" if abs(value) < 2**63 else "a whole number has at most 64 bits"
     if isinstance(value, list | tuple):
-        return next((why for entry in value if (why := not_plain(entry))), "")
+        return next((why for entry in value if (why := unstorable_reason(entry))), "")
     if isinstance(value, dict):
         if not all(isinstance(name, str) for name in value):
             return "its keys must be strings"
-        return next((why for entry in value.values() if (why := not_plain(entry))), "")
+        return next((why for entry in value.values() if (why := unstorable_reason(entry))), "")
     if inspect.isfunction(value) or inspect.isclass(value):
         named = "<" not in value.__qualname__ and value.__module__.partition(".")[0] not in sys.stdlib_module_names
         return "" if named else "a worker finds a function by its name, at the top level of a file of yours"
@@ -378,7 +390,10 @@ def not_plain(value: object) -> str:
 def setting_faults(
     model: type[BaseModel], values: Mapping[str, object], owner: str, where: str
 ) -> list[SettingError | FlowTypeError]:
-    """Return all errors in settings; `make_settings` raises only the first."""
+    """Return an error for each unknown, missing or invalid setting in `values`; an empty list if there are none.
+
+    The arguments are those of `make_settings`, which also refuses values that no file can store.
+    """
     fields = model.model_fields
     faults: list[SettingError | FlowTypeError] = [
         SettingError.unknown(where, owner, name, fields) for name in values if name not in fields

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OPERATORS = dict[str, Callable[..., Any]]()
 
 
-def operate_by(**nodes: Callable[..., Any]) -> None:
+def set_operators(**nodes: Callable[..., Any]) -> None:
     """Set the nodes that the operators of values call: `add` for `+`, and `scale` for multiplication by a number."""
     _OPERATORS.update(nodes)
 
@@ -45,7 +45,10 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that a node reports: its name, its unit, and whether displays lead with it."""
+    """A number that a node reports: its name, its unit, and whether displays lead with it.
+
+    The name `*` stands for any: a node that declares it may report numbers whose names come from its data.
+    """
 
     name: str
     unit: str = ""
@@ -74,6 +77,8 @@ class Value:
     _edge: Edge | None = None
     _data: Any = None
     measures: tuple[Measure, ...] = ()
+    extras: tuple[str, ...] = ()
+    """What else is known of each row, a JSON object each: it is recorded with the row, and nodes cannot read it."""
 
     def __init__(self, data: Any, measures: Sequence[Measure] = ()) -> None:
         self._data, self.measures = data, tuple(measures)
@@ -143,7 +148,7 @@ for _name in _ON_DATA:
 
 
 class State(Value):
-    """A value that is carried from step to step: it goes in as a parameter and comes out as a result."""
+    """A value that a run carries from step to step: a parameter of the flow, whose next version the flow returns."""
 
     kind = Kind.STATE
 
@@ -188,7 +193,7 @@ class Trainable(Model, State):
 
 
 class Linear(Value):
-    """A value with `+` and a factor; each is a node, so it shows in the graph."""
+    """A value that can be added to another and multiplied by a number; each operation is a node of the graph."""
 
     def plus(self, other: Self) -> Self:
         """Return the sum of two values that hold data, with the measures of both."""
@@ -288,7 +293,7 @@ class Record(Value):
         raise FlowTypeError.bad_call(_here(), type(self).__name__, why, f"its parts: {', '.join(self.parts)}")
 
     def measured(self, *measures: Measure) -> Self:
-        """Set the measures of the node that returns this record, and return the record."""
+        """Set the measures that the node which returns this record reports, and return the record."""
         self.measures = measures
         return self
 
@@ -324,9 +329,10 @@ class Record(Value):
 
 
 def fields(record: type[Record]) -> dict[str, type[Value]]:
-    """Return the parts that a record type declares: name to value type.
+    """Return the type of each part that a record type declares, by name, including inherited parts.
 
-    Raises `FlowTypeError` for a part that is not a value, or with the name of an attribute of every record.
+    Raises FlowTypeError for a part that is not a value or is the record's own type, or that has the name of an
+    attribute of every record.
 
     >>> class Pair(Record):
     ...     mask: Mask
@@ -355,5 +361,5 @@ def _fields(record: Any) -> dict[str, type[Value]]:
         if record in kind.__mro__:
             raise refuse(f"its part `{name}` is such a record itself")
         if hasattr(Record, name):
-            raise refuse(f"a part cannot be named `{name}`: every record has one")
+            raise refuse(f"a part cannot be named `{name}`: every record has an attribute of that name")
     return parts

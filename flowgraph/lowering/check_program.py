@@ -17,12 +17,12 @@ STAGES = (
 
 
 def check_program(program: Program) -> None:
-    """Raise LawError for the first law that a finished program breaks."""
+    """Raise LawError for the first law of the lowered stage that a finished program breaks."""
     laws.check("lowered", program)
 
 
 def check_after(name: str, program: Program) -> None:
-    """Raise LawError for the first broken law among those that must hold after the pass called `name`."""
+    """Raise LawError for the first broken law among those that must hold after the pass `name`, one of `STAGES`."""
     passed = STAGES[: STAGES.index(name) + 1]
     for law in laws.laws()["lowered"]:
         for error in law.breaches(program) if law.since in passed else ():

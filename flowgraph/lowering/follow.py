@@ -10,11 +10,12 @@ from flowgraph.cluster.plan import PlacedRole, Plan
 from flowgraph.language.graph import Graph
 
 
-def follow(plan: Plan, graph: Graph, models: Mapping[str, str]) -> Plan:
+def plan_second_flow(plan: Plan, graph: Graph, models: Mapping[str, str]) -> Plan:
     """Return a plan for `graph`, a second flow, that uses the pools of `plan`.
 
-    `models` maps the model parameters of `graph` to those of the planned flow. A role is placed where `plan` places the
-    same use of its model, or else where it first places that model.
+    `models` maps the model parameters of `graph` to those of the planned flow, which must place each of them. A role is
+    placed where `plan` places the same use of its model, or else where it first places that model. The result has no
+    forecast, and no role in it lags.
     """
     placed = list[PlacedRole]()
     for role in roles(graph):

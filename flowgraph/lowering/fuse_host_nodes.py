@@ -18,7 +18,10 @@ from flowgraph.lowering.program import HOST, Program, Run, Task, results_of, typ
 
 
 def fuse_host_nodes(program: Program) -> Program:
-    """Return the program with each chain of host runs joined into one run, at the position of its first member."""
+    """Return the program with each chain of host runs joined into one run, in the place of the first run of the chain.
+
+    A run joins the chain of a run that it reads from if this delays no run and keeps the order of side effects.
+    """
     chains = _Chains(program)
     for i in chains.runs:
         chains.try_to_fuse(i)
@@ -52,7 +55,7 @@ class _Chains:
         self._effects = [i for i in self.runs if self._has_effects(i)]
 
     def try_to_fuse(self, i: int) -> None:
-        """Add a host run to the chain of the last run that it reads from, if that delays nothing."""
+        """Add a host run to the chain of the last run that it reads from; if that would delay a run, begin a chain."""
         makers = self._makers(i)
         if self.runs[i].place != HOST:
             return

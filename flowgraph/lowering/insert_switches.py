@@ -16,9 +16,9 @@ from flowgraph.lowering.waits import homes_of
 
 
 def insert_switches(program: Program) -> Program:
-    """Return the program with a switch before each task that needs another state of a home that sleeps.
+    """Return the program with a `Switch` before each task that needs a sleeping home awake, or an awake one asleep.
 
-    The order of the other tasks does not change.
+    Only homes whose settings make them sleep are switched. The order of the other tasks does not change.
     """
     sleepers = [home for home in program.homes if home.running.sleeps]
     if not sleepers:
@@ -34,9 +34,10 @@ def insert_switches(program: Program) -> Program:
 
 
 def switches_before(task: Task, sleepers: list[Home]) -> Iterator[tuple[Home, bool]]:
-    """Yield (home, False) for each home that must sleep while a task runs, then (home, True) for those awake.
+    """Yield (home, awake) for each home in a task's pools that must be in a certain state while the task runs.
 
-    `sleepers` are the homes that sleep; those in pools that the task does not use are left out.
+    `sleepers` are the homes whose settings make them sleep. Those that the task does not use must be asleep (False) and
+    come first; those that it uses must be awake (True).
     """
     used = homes_of(task)
     pools = {home.pool for home in used}

@@ -12,14 +12,14 @@ from dataclasses import replace
 from flowgraph.analysis.roles import roles
 from flowgraph.language.graph import carried_from
 from flowgraph.language.values import Model
-from flowgraph.lowering.program import Home, Program, Run, Sync, Task, read_by, typed_results, value_name
+from flowgraph.lowering.program import Home, Program, Run, Sync, Task, edges_read, typed_results, value_name
 
 Bounds = dict[tuple[str, Home], tuple[int, int]]
 """How many updates a version may lag in a home, by its readers and by the plan."""
 
 
 def insert_syncs(program: Program) -> Program:
-    """Return the program with a sync before the first run that reads a version of weights at a home that lacks it."""
+    """Return the program with a `Sync` before the first run that reads a version of weights at a home that lacks it."""
     sources, bounds = dict(program.origins), sync_bounds(program)
     present = {*program.origins, *((home.param, home) for home in program.homes if home.param in program.frozen)}
     tasks = list[Task]()
@@ -38,9 +38,10 @@ def insert_syncs(program: Program) -> Program:
 
 
 def sync_bounds(program: Program) -> Bounds:
-    """Return how many updates each version may lag in each home, as (limit of its readers, lag of the plan).
+    """Return how many updates each version of weights may lag in each home, keyed by (version, home).
 
-    Both are minimums over the readers in that home.
+    Each entry is (most that the nodes which read it there allow, lag that the plan chose); both are minimums over these
+    nodes.
     """
     placed = {role.role: role.lag for role in program.plan.placed}
     lags = {(role.param, name): placed.get(role.name, 0) for role in roles(program.graph) for name in role.nodes}
@@ -49,7 +50,7 @@ def sync_bounds(program: Program) -> Bounds:
         if not isinstance(task, Run):
             continue
         homes = dict(task.homes)
-        for edge, reader in (read for name in task.nodes for read in read_by(program.nodes[name])):
+        for edge, reader in (read for name in task.nodes for read in edges_read(program.nodes[name])):
             root = carried_from(edge) if issubclass(edge.type, Model) else None
             if root is not None:
                 version = value_name(edge)

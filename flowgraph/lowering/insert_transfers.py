@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flowgraph.language.values import Model
-from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Task, Transfer, value_name, what_is_given
+from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Task, Transfer, task_results, value_name
 
 
 def insert_transfers(program: Program) -> Program:
-    """Return the program with a transfer before the first run at a place that reads a value from another place.
+    """Return the program with a `Transfer` before the first run at a place that reads a value made at another place.
 
-    Transfers of the flow's results to the host are added at the end.
+    Transfers of the flow's results to the host follow at the end. Models are not transferred; see `insert_syncs`.
     """
     tasks, sources, present = list[Task](), dict[str, str](), set[tuple[str, str | Home]]()
 
@@ -30,7 +30,7 @@ def insert_transfers(program: Program) -> Program:
             for value in task.reads:
                 bring(value, task.place)
         tasks.append(task)
-        for value, place in what_is_given(task, program.nodes) if isinstance(task, Run | Read) else ():
+        for value, place in task_results(task, program.nodes) if isinstance(task, Run | Read) else ():
             present.add((value, place))
             if isinstance(place, str):
                 sources[value] = place

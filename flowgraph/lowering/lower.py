@@ -38,8 +38,9 @@ def lower(
     errors. `passes` run after nodes are placed. `watch` adds measurements to the graph after the plan is checked, if
     one engine samples a model and another trains it.
 
-    Raises PlanError if the plan is not for this graph, separates models that one node reads, or splits the rows of a
-    node that needs all of them; LawError if the program breaks a law, which is an error of a pass.
+    Raises PlanError if the plan breaks a law of placed graphs (for example, it is for another graph), separates models
+    that one node reads, or splits the rows of a node that needs all of them; LawError if the program breaks a law,
+    which is an error of a pass.
     """
     check_plan(plan, graph, where)
     mixed = models_on_two_engines(plan)
@@ -60,15 +61,15 @@ def lower(
 
 
 def lower_unchecked(graph: Graph, plan: Plan, passes: Sequence[Pass] = LOWERING) -> Program:
-    """Return the same program as `lower`, without checking the plan or program: a search lowers many plans.
+    """Return the same program as `lower`, but check neither the plan nor the program; a search lowers many plans.
 
-    `graph` must already contain any measurements of engines.
+    `graph` must already contain any nodes that measure the mismatch of two engines, since nothing is added here.
     """
     return reduce(lambda program, change: change(program), passes, place_nodes(graph, plan, {}, checked=False))
 
 
 def models_on_two_engines(plan: Plan) -> list[str]:
-    """Return the model parameters that one engine samples and another trains, in the order of the plan."""
+    """Return the model parameters that one engine trains and another samples, in the order of the plan."""
     engines = {placed.role: placed.engine for placed in plan.placed}
     trained = {role.removesuffix(".train"): engine for role, engine in engines.items() if role.endswith(".train")}
     return [param for param, engine in trained.items() if engines.get(f"{param}.sample", engine) != engine]

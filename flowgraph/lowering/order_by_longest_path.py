@@ -32,9 +32,11 @@ SYNC, MOVE = 0.5, 0.05
 
 
 def static_work(program: Program, task: Task) -> float:
-    """Return an estimate of a task's work, in forward passes over the step's rows, from the kinds of its nodes.
+    """Return a rough estimate of a task's work, from the kinds of its nodes alone.
 
-    A node that reads a model counts as at least one forward pass.
+    The unit is a forward pass over the step's rows. A node is 20 if it samples, 3 for an update, 1 for log-probs and
+    scores, and 0.1 otherwise; a run is the sum of its nodes, and at least 1 if it reads a model. A sync is 0.5, any
+    other task 0.05.
     """
     if not isinstance(task, Run):
         return SYNC if isinstance(task, Sync) else MOVE

@@ -8,16 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from flowgraph.language.graph import Edge, Node
 from flowgraph.language.rows import leaf_paths
 from flowgraph.language.values import Context, Group, Lengths, Model, Record, Sample, Trajectory, Value
-from flowgraph.lowering.program import path_in_value, read_by, value_name
+from flowgraph.lowering.program import edges_read, path_in_value, value_name
 
 # The identity of rows and their numbers of tokens, by which a loss is cut into micro-batches whatever its nodes read.
 ROWS = (Group, Sample, Trajectory, Lengths, Context)
 
 
 def declared_parts(nodes: Iterable[Node]) -> dict[Edge, tuple[str, ...]]:
-    """Return the parts that nodes declare of each record they read; records that a node may read whole are left out.
+    """Return the sorted names of the parts of each record that nodes declare to read, keyed by the record's edge.
 
-    For a record that a loss captures, `ROWS` are added.
+    Records that a node may read whole are left out. For a record that a loss captures, its row identities and lengths
+    (`ROWS`) are added, because a loss is divided into micro-batches by them.
     """
     declared, whole = defaultdict[Edge, set[str]](set), set[Edge]()
     for edge, names in (read for node in nodes for read in _record_reads(node)):
@@ -42,24 +43,27 @@ def _record_reads(node: Node) -> Iterator[tuple[Edge, set[str]]]:
 
 
 def parts_needed(nodes: Iterable[Node], types: Mapping[str, type[Value]]) -> dict[str, tuple[str, ...]]:
-    """Return the parts of each record that nodes read, by the value's name; values that are read whole are left out.
+    """Return which parts of each value `nodes` read, by the value's name, as dotted paths in the order of the record.
 
-    The parts are in the record's order. Lengths are added to any part, because they define where the tokens of a row
+    Values that are read whole are left out. Lengths are always included, because they say where the tokens of a row
     end. `types` maps the names of values to their types.
     """
     nodes = list(nodes)
     declared, needed = declared_parts(nodes), defaultdict[str, set[str]](set)
-    for edge in (edge for node in nodes for edge, _ in read_by(node) if not issubclass(edge.type, Model)):
+    for edge in (edge for node in nodes for edge, _ in edges_read(node) if not issubclass(edge.type, Model)):
         name, base = value_name(edge), path_in_value(edge)
         for part in declared.get(edge, ("",)):
             root = f"{base}.{part}".strip(".")
             leaves = (path for path, _ in leaf_paths(types[name]))
             needed[name] |= {path for path in leaves if root in ("", path) or path.startswith(f"{root}.")}
-    return {name: parts for name, read in needed.items() if (parts := in_order(types[name], read))}
+    return {name: parts for name, read in needed.items() if (parts := parts_in_order(types[name], read))}
 
 
-def in_order(kind: type[Value], read: Iterable[str]) -> tuple[str, ...]:
-    """Return the parts `read` of a record and its lengths, in the record's order; () if that is the whole value."""
+def parts_in_order(kind: type[Value], read: Iterable[str]) -> tuple[str, ...]:
+    """Return the parts `read` of a record and its lengths, in the record's order; () if these are the whole record.
+
+    `read` holds dotted paths. The result for a type that is not a record is ().
+    """
     leaves, read = leaf_paths(kind), {*read}
     parts = tuple(path for path, part in leaves if path in read or issubclass(part, Lengths))
     return () if len(parts) == len(leaves) or not issubclass(kind, Record) else parts

@@ -17,7 +17,7 @@ from flowgraph.errors import PlanError
 from flowgraph.language.graph import Graph, Node, Param, carried_from
 from flowgraph.language.region import shared_inputs
 from flowgraph.language.values import Model
-from flowgraph.lowering.program import HOST, Home, Program, Read, Run, read_by, value_name, values_read
+from flowgraph.lowering.program import HOST, Home, Program, Read, Run, edges_read, value_name, values_read
 
 Placings = Mapping[tuple[str, str], tuple[Home, Role]]
 """The home and the role in which a node reads a model, by the names of the parameter and of the node."""
@@ -26,11 +26,11 @@ Placings = Mapping[tuple[str, str], tuple[Home, Role]]
 def place_nodes(
     graph: Graph, plan: Plan, origins: Mapping[str, Home], where: str = "plan", *, checked: bool = True
 ) -> Program:
-    """Return the program of a graph with each run at its place, in an order that respects all data dependencies.
+    """Return the program that reads the flow's inputs and runs each node at its place, without syncs and transfers.
 
-    `origins` maps models that another program trains to the homes of their weights; `where` is the plan's file, for
-    errors. If `checked`, raises PlanError if the plan separates models that one node reads, or splits the rows of a
-    node that needs all of them.
+    Its order respects all dependencies. `origins` maps model parameters that another program trains to the homes of
+    their weights; `where` is the plan's file, for errors. If `checked`, raises PlanError if the plan separates models
+    that one node reads, or splits the rows of a node that needs all of them.
     """
     placed = {role.role: role for role in plan.placed}
     homes, newest, placings = dict[Home, None](), dict[str, Home](), dict[tuple[str, str], tuple[Home, Role]]()
@@ -70,7 +70,7 @@ def _forward_of(node: Node) -> object:
 
 def _run(nodes: Sequence[Node], placings: Placings) -> Run:
     homes, role = dict[str, Home](), ""
-    for edge, reader in read_by(nodes[0]):
+    for edge, reader in edges_read(nodes[0]):
         if issubclass(edge.type, Model):
             param = carried_from(edge)
             assert isinstance(param, Param), "a model is a version of a parameter"

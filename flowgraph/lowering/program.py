@@ -37,16 +37,16 @@ class Home:
 
     @property
     def members(self) -> range:
-        """Return the indices in the pool of the devices whose actors run this home's nodes.
+        """Return the indices, in the pool, of the devices on which this home's nodes run.
 
-        These are all its devices, or only the first if its engine is an inference server.
+        These are all the devices of its layout, or only the first if its engine is an inference server.
         """
         return range(1 if is_server(self.engine) else self.layout.devices)
 
     def rank_of(self, place: int) -> int:
-        """Return the data rank of the member at index `place`.
+        """Return the data rank of a member; `place` is the member's index.
 
-        The members of a data rank are consecutive, and get the same rows.
+        Consecutive members belong to one data rank, and get the same rows.
         """
         return place // (len(self.members) // self.ranks)
 
@@ -91,13 +91,13 @@ class Run(_Printed):
 
     @property
     def home(self) -> Home | None:
-        """Return the home whose ranks run the nodes, or None for host nodes."""
+        """Return the first home, whose ranks run the nodes; None if the run reads no model."""
         return self.homes[0][1] if self.homes else None
 
     def without(self, recorded: Mapping[str, object], nodes: Mapping[str, Node]) -> Run:
-        """Return the run without nodes whose results are in `recorded`; the others read these results as inputs.
+        """Return the run without the nodes that are keys of `recorded`; their results become inputs of the others.
 
-        `nodes` are the nodes of the graph by name.
+        `nodes` are the nodes of the graph by name. If no node is removed, the run itself is returned.
         """
         rest = tuple(node for node in self.nodes if node not in recorded)
         if len(rest) == len(self.nodes):
@@ -146,7 +146,7 @@ Task = Read | Run | Transfer | Sync | Switch
 
 
 def task_cells(task: Task) -> tuple[str, str, str, str]:
-    """Return a task as four cells of text: its verb, its subject, where it runs or goes, and its parts or lag."""
+    """Return a task as four cells of text: its verb, its subject, its place or route, and its parts or lag."""
     match task:
         case Read(value):
             return "read", value, f"on {HOST}", ""
@@ -179,23 +179,23 @@ class Program:
 
     @property
     def trained(self) -> tuple[Home, ...]:
-        """Return the homes of the newest weights of all trained parameters; frozen parameters are left out."""
+        """Return the homes of the newest weights of each parameter that is not frozen."""
         return tuple(home for name, home in self.origins if name not in self.frozen)
 
     @cached_property
     def nodes(self) -> Mapping[str, Node]:
-        """Return the nodes of the graph by name, without those inside losses."""
+        """Return the nodes of the graph by name; nodes inside losses are left out."""
         return {node.name: node for node in self.graph.nodes}
 
     def without(self, place: int) -> Program:
-        """Return the program without the task at index `place`; tests check that such programs are rejected."""
+        """Return the program without the task at index `place`; tests check that such programs are refused."""
         return replace(self, tasks=self.tasks[:place] + self.tasks[place + 1 :])
 
 
 def value_name(edge: Edge) -> str:
-    """Return the name of the value that an edge reads: a parameter, a node, or one of several results (`NODE.INDEX`).
+    """Return the name of the value on an edge: a parameter, a node, or `NODE.INDEX` for one of several results.
 
-    An edge to a part of a record has the name of the whole record, since the parts travel as one value.
+    The name of a part of a record is that of the whole record, since its parts travel as one value.
     """
     source = edge.source
     if isinstance(source, Node):
@@ -205,12 +205,12 @@ def value_name(edge: Edge) -> str:
 
 
 def results_of(node: Node) -> tuple[str, ...]:
-    """Return the names of a node's results: the node's name, or `NODE.INDEX` for each of several."""
+    """Return the names of a node's results: the node's own name, or `NODE.INDEX` for each of several results."""
     return tuple(name for name, _ in typed_results(node))
 
 
 def typed_results(node: Node) -> tuple[tuple[str, type[Value]], ...]:
-    """Return the names and types of a node's results."""
+    """Return (name, type) of each result of a node; `results_of` returns the same names."""
     if len(node.returns) == 1:
         return ((node.name, node.returns[0]),)
     return tuple((f"{node.name}.{i}", kind) for i, kind in enumerate(node.returns))
@@ -222,10 +222,10 @@ def path_in_value(edge: Edge) -> str:
     return edge.port.partition(".")[2] if several else edge.port
 
 
-def read_by(node: Node) -> Iterator[tuple[Edge, str]]:
-    """Yield each edge that a node reads, with the name of its reader: the node, or a node inside one of its losses.
+def edges_read(node: Node) -> Iterator[tuple[Edge, str]]:
+    """Yield (edge, name of the reader) for each edge that a node reads; the reader may be a node inside its loss.
 
-    The state that the node carries comes first, because the node runs where that state is.
+    The state that the node updates comes first, because the node runs where that state is.
     """
     for _, edge in sorted(node.inputs, key=lambda read: read[0] != node.op.carries):
         yield edge, node.name
@@ -236,18 +236,24 @@ def read_by(node: Node) -> Iterator[tuple[Edge, str]]:
 
 
 def values_read(node: Node) -> tuple[str, ...]:
-    """Return the names of the values that a node reads, without models and duplicates."""
-    return tuple(dict.fromkeys(value_name(edge) for edge, _ in read_by(node) if not issubclass(edge.type, Model)))
+    """Return the names of the values that a node reads, each once, without models."""
+    return tuple(dict.fromkeys(value_name(edge) for edge, _ in edges_read(node) if not issubclass(edge.type, Model)))
 
 
 def results_given(task: Run, nodes: Mapping[str, Node]) -> Iterator[tuple[str, type[Value]]]:
-    """Yield the names and types of the results that leave a task; `nodes` are the nodes of the graph by name."""
+    """Yield (name, type) of each result that a run makes available to other tasks, so without those in `task.inner`.
+
+    `nodes` are the nodes of the graph by name.
+    """
     for node in task.nodes:
         yield from ((name, kind) for name, kind in typed_results(nodes[node]) if name not in task.inner)
 
 
-def what_is_read(task: Task) -> Iterator[tuple[str, str | Home]]:
-    """Yield what a task reads, as (name, place): values at places, and versions of weights at homes."""
+def task_reads(task: Task) -> Iterator[tuple[str, str | Home]]:
+    """Yield (name, place) for each value and each version of weights that a task reads.
+
+    The place of a value is a pool or the host, that of weights a `Home`. A `Read` or a `Switch` reads nothing.
+    """
     if isinstance(task, Transfer | Sync):
         yield task.value, task.source
     elif isinstance(task, Run):
@@ -255,10 +261,11 @@ def what_is_read(task: Task) -> Iterator[tuple[str, str | Home]]:
         yield from task.homes
 
 
-def what_is_given(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, str | Home]]:
-    """Yield what a task produces, as (name, place): values at places, and versions of weights at homes.
+def task_results(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, str | Home]]:
+    """Yield (name, place) for each value and each version of weights that a task produces.
 
-    `nodes` are the nodes of the graph by name.
+    The place of a value is a pool or the host, that of weights a `Home`. `nodes` are the nodes of the graph by name. A
+    `Switch` produces nothing.
     """
     if isinstance(task, Run):
         for name, kind in results_given(task, nodes):

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from flowgraph.language.graph import Graph
 from flowgraph.language.values import Model, Value
-from flowgraph.lowering.parts import in_order, parts_needed
+from flowgraph.lowering.parts import parts_in_order, parts_needed
 from flowgraph.lowering.program import (
     HOST,
     Parts,
@@ -28,12 +28,13 @@ from flowgraph.lowering.program import (
 
 
 def project_columns(program: Program) -> Program:
-    """Return the program in which runs and transfers that do not need whole records name the parts they need.
+    """Return the program in which each run and each transfer names the parts of records that it needs.
 
-    The run that produces a record also sends its parts separately to places that need only these.
+    Tasks that need a whole record name none. In `sends`, the run that makes a record lists the parts that transfers
+    take.
     """
     tasks = [_with_parts(program, task) for task in program.tasks]
-    needed = parts_at(program, tasks, value_types(program.graph))
+    needed = parts_read_by_place(program, tasks, value_types(program.graph))
     sent = defaultdict[str, dict[Parts, None]](dict)
     for i, task in enumerate(tasks):
         if isinstance(task, Transfer):
@@ -49,16 +50,19 @@ def project_columns(program: Program) -> Program:
 
 @lru_cache(maxsize=64)
 def value_types(graph: Graph) -> Mapping[str, type[Value]]:
-    """Return the type of each value of a named graph, by name: parameters and results of nodes."""
+    """Return the type of each value of a graph by name: the flow's parameters and the results of its named nodes."""
     params = {param.name: param.type for param in graph.params}
     return params | {name: kind for node in graph.nodes for name, kind in typed_results(node)}
 
 
-def parts_at(program: Program, tasks: Sequence[Task], types: Mapping[str, type[Value]]) -> dict[tuple[str, str], Parts]:
-    """Return the parts of each value that are read at each place, by (value, place); () if the whole value is read.
+def parts_read_by_place(
+    program: Program, tasks: Sequence[Task], types: Mapping[str, type[Value]]
+) -> dict[tuple[str, str], Parts]:
+    """Return which parts of each value are read at each place, keyed by (value, place); () means the whole value.
 
-    Both the runs in `tasks` and the flow's results at the end count as readers. `types` are the types of values by
-    name.
+    Parts are dotted paths in the order of the record, and include the record's lengths. Reads are those of the runs in
+    `tasks`, which may differ from `program.tasks`, and those of the flow's results, which are read whole on the host.
+    `types` maps the names of values to types.
     """
     reads = defaultdict[tuple[str, str], set[str]](set)
     whole = {(value_name(edge), HOST) for edge in program.graph.outputs if not issubclass(edge.type, Model)}
@@ -68,7 +72,7 @@ def parts_at(program: Program, tasks: Sequence[Task], types: Mapping[str, type[V
             for name in task.reads:
                 reads[name, task.place].update(parts.get(name, ()))
                 whole |= {(name, task.place)} if name not in parts else set()
-    return {key: () if key in whole else in_order(types[key[0]], read) for key, read in reads.items()}
+    return {key: () if key in whole else parts_in_order(types[key[0]], read) for key, read in reads.items()}
 
 
 def _with_parts(program: Program, task: Task) -> Task:

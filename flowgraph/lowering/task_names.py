@@ -14,9 +14,9 @@ HEAVIEST: tuple[TaskKind, ...] = ("update", "generate", "logprob", "score")
 
 
 def task_name(task: Task) -> str:
-    """Return the name of a task: the names of its nodes for a run, else its verb, subject and target.
+    """Return the name of a task: the nodes of a run, else verb, subject and target, as in `sync policy to all/sglang`.
 
-    A repeated task, such as a switch, has the same name each time; see `task_names`.
+    Tasks that repeat within a step, such as switches, have the same name; `task_names` distinguishes them.
     """
     match task:
         case Run(nodes):
@@ -32,7 +32,7 @@ def task_name(task: Task) -> str:
 
 
 def task_names(tasks: Sequence[Task]) -> tuple[str, ...]:
-    """Return distinct names of the tasks of one step; repetitions of a name are numbered from 2.
+    """Return distinct names for the tasks of one step, in order; repetitions of a name are numbered from 2.
 
     >>> task_names([Read("prompts"), Read("prompts")])
     ('read prompts', 'read prompts (2)')
@@ -41,17 +41,18 @@ def task_names(tasks: Sequence[Task]) -> tuple[str, ...]:
 
 
 def numbered(names: Iterable[str]) -> Iterator[str]:
-    """Yield each name; repetitions of a name get a number from 2 in parentheses."""
+    """Yield each name in order; the second time that it occurs as `NAME (2)`, then `NAME (3)`, and so on."""
     count = Counter[str]()
     for name in names:
         count[name] += 1
         yield name if count[name] == 1 else f"{name} ({count[name]})"
 
 
-def kind_of(task: Task, graph: Graph | None = None) -> TaskKind:
-    """Return the kind of a task; for a run, the kind of the node with the most work.
+def task_kind(task: Task, graph: Graph | None = None) -> TaskKind:
+    """Return the kind of work of a task, for forecasts and measurements: such as "update", "sync" or "host".
 
-    Without `graph`, the kind of every run is "host".
+    A run that reads models has the first of the kinds "update", "generate", "logprob" and "score" that one of its nodes
+    has. All other runs, and all runs if `graph` is None, are "host", as are reads. A switch is "offload".
     """
     match task:
         case Run() if task.home is not None and graph is not None:
@@ -70,8 +71,8 @@ def kind_of(task: Task, graph: Graph | None = None) -> TaskKind:
             return "host"
 
 
-def pool_of(task: Task) -> str:
-    """Return the name of the pool where a task works, or "host"; for a sync or a transfer, its target's pool."""
+def task_pool(task: Task) -> str:
+    """Return the name of the pool where a task runs, or "host"; for a sync or a transfer, that of its target."""
     match task:
         case Run():
             return task.place

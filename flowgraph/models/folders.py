@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from flowgraph.errors import ModelError
 from flowgraph.files import untrusted
-from flowgraph.files.hashes import SUMS, sums_fault
+from flowgraph.files.hashes import SUMS, first_checksum_mismatch
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -17,21 +17,26 @@ _MAX_HEADER_BYTES = 100_000_000  # the bound of the safetensors format
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ModelError if a folder lacks config.json, weights or a tokenizer, or if its weights are truncated.
+    """Raise ModelError if a model's folder lacks config.json, weights or a tokenizer, or if its files are damaged.
 
-    If the folder has hashes of its files, as `save` writes them, they are compared. The error names the folder or file.
+    Of the weights, the headers and sizes of the safetensors files are checked. If the folder has `SHA256SUMS`, which
+    `save` writes, all files that it lists are hashed and compared. The error names the folder or the file.
     """
     read_config(folder)
     for file in weight_files(folder):
         read_shapes(file)
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise ModelError.lacks(folder, f"has no tokenizer ({', '.join(_TOKENIZERS)})", _names(folder))
-    if why := sums_fault(folder):
+    if why := first_checksum_mismatch(folder):
         raise ModelError.broken(folder, why, f"delete {SUMS} there if you changed the file on purpose")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the content of a folder's config.json; raise ModelError if it is missing or not a JSON object."""
+    """Return the content of a folder's config.json.
+
+    Raises ModelError if the folder or the file does not exist, or if the file is not a JSON object; if a subfolder has
+    a config.json, the hint names it.
+    """
     if not folder.exists():
         raise ModelError.no_folder(folder)
     if not folder.is_dir():
@@ -55,9 +60,9 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return the paths of a model's safetensors files: the single file, or all shards, sorted by name.
+    """Return the paths of a model's safetensors files: the only file, or all shards that its index lists, sorted.
 
-    Raises ModelError if there are none, if a shard is missing, or if the weights are pickles only.
+    Raises ModelError if there are none, if a shard is missing, or if all weights are pickles, which are never loaded.
     """
     if (folder / _SINGLE).is_file():
         return (folder / _SINGLE,)
@@ -101,7 +106,7 @@ def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise ModelError.broken(file, "is not a safetensors file: its header cannot be read") from None
     if file_bytes != expected_bytes:
-        raise ModelError.broken(file, f"is cut off or overlong: {file_bytes} bytes, its header says {expected_bytes}")
+        raise ModelError.broken(file, f"is cut off or too long: {file_bytes} bytes, its header says {expected_bytes}")
     return shapes
 
 

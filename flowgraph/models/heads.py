@@ -28,17 +28,20 @@ _ENDINGS: Mapping[str, Head] = {"ForTokenClassification": "values", "ForSequence
 
 
 def head_of(model: Model) -> Head:
-    """Return the kind of a model's head.
+    """Return the kind of a model's head, by the name of its class.
 
-    It is "tokens" (logits), "values" (a number at each token), or "score" (a number for a whole text).
+    It is "tokens" (logits of the next token), "values" (a number at each token), or "score" (a number for a whole
+    text).
     """
     return named_head(type(model).__name__)
 
 
-def declared(config: Mapping[str, Any]) -> Head:
-    """Return the kind of head that a config.json declares by its first architecture; "tokens" without one.
+def declared_head(config: Mapping[str, Any]) -> Head:
+    """Return the kind of head that the content of a config.json declares by its first architecture.
 
-    >>> declared({"architectures": ["LlamaForTokenClassification"]})
+    The result is "tokens" if it declares none.
+
+    >>> declared_head({"architectures": ["LlamaForTokenClassification"]})
     'values'
     """
     names = config.get("architectures") or [""]
@@ -46,9 +49,7 @@ def declared(config: Mapping[str, Any]) -> Head:
 
 
 def named_head(name: str) -> Head:
-    """Return the kind of head of a transformers class with this name.
-
-    Names that are not recognized count as language models ("tokens").
+    """Return the kind of head of a transformers class, by its name; "tokens" for names that are not recognized.
 
     >>> named_head("LlamaForCausalLM"), named_head("Qwen2ForSequenceClassification")
     ('tokens', 'score')
@@ -58,10 +59,7 @@ def named_head(name: str) -> Head:
 
 
 def head_names(model: Model) -> frozenset[str]:
-    """Return the names of a value or score head's parameters.
-
-    The set is empty for a language model, whose head may share its weights with the embedding.
-    """
+    """Return the names of the parameters of a value or score head; the set is empty for a language model."""
     if head_of(model) == "tokens":
         return frozenset()
     inside = f"{model.base_model_prefix}."
@@ -69,13 +67,13 @@ def head_names(model: Model) -> frozenset[str]:
 
 
 def with_head(model: Model, head: Head, name: object, seed: int | None = None) -> tuple[Model, str]:
-    """Return a model with another head on the same backbone, and a note on how the head was initialized.
+    """Return (a model with another head on the same backbone, a note on how the head was initialized).
 
-    `head` is "values" or "score"; the new head has one output, and `model` shares its backbone with the result. If the
-    model already has a head of one output, its weights are copied. Otherwise the head is zero: all processes get the
-    same head without communication, and the first estimates are 0. With a `seed` it is random, because a head that is
-    never trained would stay zero. Raises ModelError, which names `name`, if transformers has no such class for this
-    model.
+    `head` is "values" or "score"; the new head has one output, and shares the backbone with `model`, whose config
+    changes. If `model` already has a head of one output, its weights are copied. Otherwise the head is zero, so that
+    all processes get the same head without communication, and the first estimates are 0. With a `seed` it is random
+    instead, because a head that is never trained would stay zero. Raises ModelError, which names `name`, if
+    transformers has no such class for this model.
     """
     import torch
 
@@ -104,6 +102,6 @@ def with_head(model: Model, head: Head, name: object, seed: int | None = None) -
                 with seeded(seed):
                     tensor.normal_(std=getattr(new.config, "initializer_range", 0.02))
     if copied:
-        return new, f"{name}: its head for whole texts is taken over, and gives a number at each token"
+        return new, f"{name}: its head for whole texts is reused at each token"
     start = "starts at 0" if seed is None else "is drawn from the seed"
     return new, f"{name}: its head was replaced by one of one output, which {start}"

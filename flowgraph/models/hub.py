@@ -1,9 +1,10 @@
-"""Models of the Hugging Face hub, through its client and cache; a cached model needs no network."""
+"""Models and data of the Hugging Face hub, through its client and cache; what is cached needs no network."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+import re
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from flowgraph.errors import ModelError
@@ -16,10 +17,10 @@ _IGNORED = ["*/*", "consolidated*"]
 
 
 def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None) -> Path:
-    """Return the folder of a hub model, and download it first unless it is complete in the hub's cache.
+    """Return the folder of a hub model in the hub's cache, and download it first if it is not complete there.
 
-    `say` gets a message before a download. Raises ModelError within a few seconds if the hub is not reached or does not
-    have the model.
+    `name` is the hub id; `endpoint` is another address of the hub. `say` gets a message before a download. Raises
+    ModelError within a few seconds if the hub cannot be reached or lacks the model, and later if the download fails.
     """
     client = hub_client()
     try:
@@ -37,7 +38,7 @@ def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None)
 
 
 def config_folder(name: str, *, endpoint: str | None = None) -> Path:
-    """Return a folder with a hub model's config.json, and download only this file unless it is cached.
+    """Return a folder with the config.json of a hub model, and download this file first if it is not cached.
 
     Raises ModelError as `fetch` does.
     """
@@ -50,8 +51,14 @@ def config_folder(name: str, *, endpoint: str | None = None) -> Path:
         return Path(client.hf_hub_download(name, "config.json", etag_timeout=TIMEOUT_S, endpoint=endpoint)).parent
 
 
+def cached_tokenizer(name: str) -> Path | None:
+    """Return the folder of a hub model's tokenizer in the hub's cache, without a download; None if it is not there."""
+    cached = hub_client().try_to_load_from_cache(name, "tokenizer_config.json")
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
 def reach(name: str, endpoint: str | None = None) -> None:
-    """Raise ModelError if the hub does not answer within 5 s, or does not have the model."""
+    """Raise ModelError if the hub does not answer within 5 seconds, or if it does not have the model `name`."""
     client = hub_client()
     with _reaching(name):
         try:
@@ -68,6 +75,50 @@ def _reaching(name: str) -> Generator[None]:
     except ModelError:
         raise
     except Exception as error:  # noqa: BLE001 - the client raises from six libraries: time-outs, proxies, offline mode
-        lines = str(error).strip().splitlines()
-        why = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise ModelError.not_reached(name, why) from None
+        raise ModelError.not_reached(name, _why(error)) from None
+
+
+def _why(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def fetch_data(
+    name: str, choose: Callable[[Sequence[str]], Sequence[str]], revision: str, *, endpoint: str | None = None
+) -> list[Path]:
+    """Return the paths of a hub data set's files that `choose` selects by name; missing files are downloaded.
+
+    Without the hub, files are chosen from those in its cache. Returns an empty list if the revision does not exist.
+    Raises ModelError if the hub lacks the data set or a download fails, or without the hub if the cache lacks files.
+    """
+    client, asked = hub_client(), {"repo_type": "dataset", "revision": revision}
+    try:
+        info = client.HfApi(endpoint=endpoint).dataset_info(name, revision=revision, timeout=TIMEOUT_S)
+    except client.errors.RevisionNotFoundError:
+        return []
+    except client.errors.RepositoryNotFoundError:
+        hint = "if it is private or gated, log in with `hf auth login` first"
+        raise ModelError.unusable(name, "is not a data set of the hub", hint) from None
+    except Exception as error:  # noqa: BLE001 - as in `_reaching`
+        with contextlib.suppress(client.errors.LocalEntryNotFoundError):
+            cached = Path(client.snapshot_download(name, local_files_only=True, allow_patterns=[], **asked))
+            names = [str(path.relative_to(cached)) for path in sorted(cached.rglob("*")) if path.is_file()]
+            files = list(choose(names))
+            parts = [re.sub(r"\d[^/]*(?=\.\w+$)", "*", file) for file in files]  # the other parts must be there too
+            client.snapshot_download(name, local_files_only=True, allow_patterns=parts, **asked)
+            if files:
+                return [cached / file for file in files]
+        raise ModelError.unusable(
+            name, "is not in the hub's cache here, and the hub was not reached", _why(error)
+        ) from None
+    files = list(choose([sibling.rfilename for sibling in info.siblings or ()]))
+    if not files:
+        return []
+    patterns = [re.sub(r"([][*?])", r"[\1]", file) for file in files]
+    try:
+        limits = {"allow_patterns": patterns, "etag_timeout": TIMEOUT_S, "endpoint": endpoint}
+        with quiet():
+            folder = Path(client.snapshot_download(name, **limits, **asked))
+    except Exception as error:  # noqa: BLE001 - as in `_reaching`
+        raise ModelError.unusable(name, "could not be downloaded whole", _why(error)) from None
+    return [folder / file for file in files]

@@ -36,7 +36,7 @@ class Attention:
         return self.layers * self.cached * (entries if self.window is None else min(entries, self.window))
 
     def pass_products(self, tokens: int, pairs: int) -> int:
-        """Return the number of multiplications for attention in a pass of `tokens` tokens, in all these layers.
+        """Return the number of multiplications of attention in a pass of `tokens` tokens, over all these layers.
 
         `pairs` is the number of pairs of tokens under full causal attention; a window or picks reduce it here.
 
@@ -74,15 +74,17 @@ class Recurrent:
 Mixer = Attention | Recurrent
 
 
-def grouped(layers: int, heads: int, kv_heads: int, head_dim: int, window: int | None = None) -> Attention:
-    """Return layers of grouped-query attention, with an optional `window` in tokens.
+def grouped_query_attention(
+    layers: int, heads: int, kv_heads: int, head_dim: int, window: int | None = None
+) -> Attention:
+    """Return `layers` layers of grouped-query attention, with a window of `window` tokens, or None for full attention.
 
-    In each query head, a pair of tokens needs a product with the key and one with the value; keys and values are cached
-    for each KV head.
+    For each query head, a pair of tokens needs `head_dim` multiplications with the key and as many with the value; keys
+    and values are cached for each KV head.
 
     Source: Pope et al. 2022, arXiv 2211.05102, section 3.3; Narayanan et al. 2021, arXiv 2104.04473, appendix.
 
-    >>> grouped(2, 8, 2, 16)
+    >>> grouped_query_attention(2, 8, 2, 16)
     Attention(layers=2, products=256, cached=64, window=None, picks=None, scan=0, stride=1)
     """
     return Attention(layers, 2 * heads * head_dim, 2 * kv_heads * head_dim, window)

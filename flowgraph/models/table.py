@@ -58,18 +58,18 @@ class ListedModel:
 
 @cache
 def table() -> Mapping[str, ListedModel]:
-    """Return all models of the table by hub id; the file is read once."""
+    """Return all models of the table, by hub id."""
     entries: dict[str, dict[str, Any]] = json.loads(FILE.read_text("utf-8"))
     return {name: ListedModel(name, **entry) for name, entry in entries.items()}
 
 
 def listed(name: str) -> ListedModel | None:
-    """Return the table's entry for a hub id, ignoring case; None if there is none."""
+    """Return the table's entry for a hub id or another id with the same sizes, in any case; None if there is none."""
     return _by_id().get(name.casefold(), ("", None))[1]
 
 
 def full_name(text: str) -> str | None:
-    """Return the hub id for a hub id or a short name, ignoring case; None if the table does not have it.
+    """Return the hub id that a hub id or a short name means, ignoring case; None if it is not in the table.
 
     Dashes, underscores and spaces in short names are ignored too.
 
@@ -81,7 +81,7 @@ def full_name(text: str) -> str | None:
 
 
 def nearest_names(text: str, built_in: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return up to three short names of the table or names in `built_in` that resemble `text`, the most similar first.
+    """Return up to three short names, of the table or in `built_in`, that resemble `text`; the most similar is first.
 
     >>> nearest_names("llama-3.1-9b")[0]
     'Llama-3.1-8B'

@@ -24,11 +24,11 @@ CHATS: tuple[list[dict[str, str]], ...] = (
 
 
 def main() -> int:
-    """Render two chats with the template on the standard input, `{"template": …, "tokens": {…}}`; return an exit code.
+    """Render two short chats with the template on the standard input, and return an exit code.
 
-    The code is TOO_LARGE if the template takes too much memory or gives too long a text, and 0 otherwise. A template
-    that raises an error gives 0 too: its first real use raises the error. The system kills a process that takes too
-    much time.
+    The input is JSON: `{"template": …, "tokens": {…}}`. The code is 3 (`TOO_LARGE`) if the template takes more than 1
+    GiB of memory or gives more than a million characters, else 0, also for a template that raises an error: its first
+    real use raises it again. The system kills this process if the template takes more than 2 seconds of CPU time.
     """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))

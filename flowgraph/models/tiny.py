@@ -44,7 +44,7 @@ class TinySize:
 
 
 def config_of(size: TinySize) -> dict[str, int]:
-    """Return the sizes under their names in config.json."""
+    """Return the sizes of a tiny model under the names that config.json has for them."""
     return {
         "hidden_size": size.hidden,
         "intermediate_size": size.intermediate,
@@ -77,9 +77,9 @@ def parse_size(text: str) -> TinySize:
 
 
 def parse_whole(text: str, name: str, value: str, low: int, high: int) -> int:
-    """Return the integer `value` of the option `name`; raise ModelError if it is not an integer from `low` to `high`.
+    """Return the integer in `value`, the text of a model's option `name`.
 
-    The error names `text`, the name of the model.
+    Raises ModelError, which names `text`, the name of the model, if `value` is not an integer from `low` to `high`.
     """
     if not (value.isascii() and value.isdigit() and low <= int(value) <= high):
         raise ModelError.bad_option(text, f"{name}={value} is not an integer from {low} to {high}")
@@ -123,7 +123,7 @@ def build(seed: int, size: TinySize | None = None) -> tuple[Model, Tokenizer]:
 
 
 def make(seed: int, folder: Path, size: TinySize | None = None) -> Path:
-    """Create a tiny model, save it to a new `folder`, and return the folder.
+    """Create a tiny model and its tokenizer, save them to a new folder, and return the folder.
 
     Raises ModelError if the folder exists or cannot be written.
     """

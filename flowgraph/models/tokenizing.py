@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.errors import ModelError
-from flowgraph.language.handle import SampleRequest
+from flowgraph.language.handle import Completion, SampleRequest, Stopping
 from flowgraph.models import template_probe
 from flowgraph.models.libraries import Tokenizer, quiet, transformers
 
@@ -26,10 +27,11 @@ PLAIN_TEMPLATE = (
 
 
 def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Return the tokenizer in a model's folder, and notes on the padding token or chat template that were added to it.
+    """Return the tokenizer in a model's folder, and notes about what was added to it.
 
-    `vocabulary` is the number of rows of the model's embedding. Raises ModelError if the tokenizer cannot be read, has
-    no end token, has ids that the model lacks, or has a chat template that takes too much memory or time.
+    Added are a padding token and a chat template, if it has none. `vocabulary` is the number of rows of the model's
+    embedding. Raises ModelError if the tokenizer cannot be read, has no end token, has ids that the model lacks, or has
+    a chat template that takes too much memory or time.
     """
     try:
         with quiet():
@@ -55,14 +57,15 @@ def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str,
         ids: list[int] = tokenizer("0")["input_ids"]
         starts_with_bos = bool(ids) and ids[0] == tokenizer.bos_token_id
         tokenizer.chat_template = ("{{ bos_token }}" if starts_with_bos else "") + PLAIN_TEMPLATE
-        notes.append(f"{folder}: the tokenizer has no chat template; a prompt is its contents joined by line ends")
+        notes.append(f"{folder}: the tokenizer has no chat template; a prompt is its messages joined by line breaks")
     return tokenizer, tuple(notes)
 
 
 def try_template(tokenizer: Tokenizer, folder: Path) -> None:
-    """Raise ModelError if the tokenizer's chat template exceeds the limits of `template_probe` on a short chat.
+    """Raise ModelError if the tokenizer's chat template takes too much memory, time or text for a short chat.
 
-    A template that raises an error is accepted here; its first real use raises the error.
+    It is rendered in another process, with the limits of `template_probe`. A template that raises an error is accepted
+    here; its first real use raises the error. `folder` is named in the error.
     """
     try:
         source = tokenizer.get_chat_template()
@@ -109,20 +112,56 @@ class ChatTokenizer:
 
 
 def end_tokens(eos: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the token ids that end a response: those of a configuration and that of a tokenizer.
+    """Return the ids of the tokens that end a response.
 
-    `eos` is the configuration's value: one id, a list, or None.
+    `eos` is the value in the model's configuration: one id, a list of ids, or None. The end token of `tokenizer` is
+    added.
     """
     ends = [*(eos if isinstance(eos, list) else [eos]), getattr(tokenizer, "eos_token_id", None)]
     return frozenset(int(token) for token in ends if token is not None)
 
 
-def refuse_request(request: SampleRequest, positions: int | None) -> None:
-    """Raise ModelError for a request without a context, or with more tokens than `positions`.
+def stop_length(tokens: Sequence[int], stopping: Stopping, tokenizer: Any) -> int | None:
+    """Return the number of tokens up to and including the first that completes a stop; None without a stop.
 
-    The tokens are the context plus `max_tokens`; `positions` None means no limit.
+    A stop is one of the token ids of `stopping`, or one of its texts anywhere in the decoded response, where it may
+    begin and end within tokens. The response is decoded with its special tokens; a character whose bytes are incomplete
+    is U+FFFD.
+    """
+    length = next((place + 1 for place, token in enumerate(tokens) if token in stopping.ids), None)
+
+    def has_text(count: int) -> bool:
+        text = tokenizer.decode(list(tokens[:count]), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return any(stop in text for stop in stopping.texts)
+
+    count = len(tokens) if length is None else length
+    if not stopping.texts or not has_text(count):
+        return length
+    return bisect_left(range(count + 1), True, key=has_text)
+
+
+def cut_at_stop(completion: Completion, stopping: Stopping, tokenizer: Any) -> Completion:
+    """Return a completion cut after its first stop and marked as finished; unchanged if it has no stop.
+
+    The cut does not depend on later tokens, so the result has the distribution of a response that was stopped there.
+    """
+    length = stop_length(completion.tokens, stopping, tokenizer)
+    if length is None:
+        return completion
+    spans = tuple((start, version) for start, version in completion.versions if start < length)
+    return Completion(completion.tokens[:length], completion.logprobs[:length], True, spans)
+
+
+def refuse_request(request: SampleRequest, positions: int | None, vocabulary: int | None = None) -> None:
+    """Raise ModelError for a request with an empty context, more than `positions` tokens, or an unknown stop id.
+
+    The tokens are the context plus `max_tokens`; `positions` None means no limit. Stop ids must be below `vocabulary`;
+    None means that this is not checked.
     """
     if not request.context:
         raise ModelError.no_prompt()
     if positions is not None and len(request.context) + request.max_tokens > positions:
         raise ModelError.too_long(len(request.context), request.max_tokens, positions)
+    strange = [token for token in request.stopping.ids if vocabulary is not None and token >= vocabulary]
+    if vocabulary is not None and strange:
+        raise ModelError.no_such_token(strange[0], vocabulary)

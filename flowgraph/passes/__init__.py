@@ -24,25 +24,28 @@ PASSES: tuple[Pass, ...] = (prune_nodes, dedupe_nodes, count_masks)
 
 
 def compile_graph(graph: Graph) -> Graph:
-    """Return a described graph after the whole pipeline, with its default settings and those in its source."""
+    """Return a described graph after all passes: nodes are named, pruned and deduplicated, and masks are counted.
+
+    Settings stay as the flow's text and the defaults have them. Raises LawError for a broken law.
+    """
     return simplified(named(graph))
 
 
 def named(graph: Graph) -> Graph:
-    """Return a described graph with a name for every node; settings are chosen by these names."""
+    """Return the graph of a flow with a unique name for every node; settings are chosen by these names."""
     return _through(NAMING, graph)
 
 
 def simplified(graph: Graph, passes: Sequence[Pass] = ()) -> Graph:
-    """Return a named graph, with chosen settings, after the pipeline and a user's `passes`.
+    """Return a named graph after pruning, deduplication and the counting of masks, and then a user's `passes`.
 
-    All laws are checked after each of `passes`, and an error names the pass that broke one. Raises UserCodeError for a
-    pass that raises; FlowTypeError for a pass that does not return a graph, or that changes the flow's parameters or
-    result types; LawError for a broken law.
+    Its settings must already be chosen. The laws are checked after each of `passes`, or once if there are none, and an
+    error names the pass that broke one. Raises UserCodeError for a pass that raises; FlowTypeError for a pass that does
+    not return a graph, or that changes the flow's name, parameters or result types; LawError for a broken law.
     """
     graph = _through(PASSES, graph)
     for user_pass in passes:
-        name = name_of(user_pass)
+        name = pass_name(user_pass)
         try:
             changed = cast("object", user_pass(graph))
         except FlowError:
@@ -62,7 +65,7 @@ def _through(passes: Sequence[Pass], graph: Graph) -> Graph:
     for change in passes:
         graph = change(graph)
         if verifying():
-            laws.check("described", graph, after=name_of(change))
+            laws.check("described", graph, after=pass_name(change))
     return graph
 
 
@@ -76,6 +79,6 @@ def _interface(graph: Graph) -> tuple[object, ...]:
     return graph.name, graph.params, tuple(edge.type for edge in graph.outputs)
 
 
-def name_of(graph_pass: Pass) -> str:
-    """Return the name of a pass, for error messages."""
+def pass_name(graph_pass: Pass) -> str:
+    """Return the name of a pass for error messages: its `__name__`, or else the name of its class."""
     return getattr(graph_pass, "__name__", type(graph_pass).__name__)

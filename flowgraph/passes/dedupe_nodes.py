@@ -11,7 +11,10 @@ from flowgraph.language.graph import Graph, Node, rewrite
 
 
 def dedupe_nodes(graph: Graph) -> Graph:
-    """Return the graph with one node for each group of pure nodes that compute the same."""
+    """Return the graph with each group of pure nodes that compute the same replaced by the first of them.
+
+    Nodes with side effects and nodes that take a loss are unchanged.
+    """
     first = dict[Hashable, Node]()
 
     def change(node: Node) -> Node:
@@ -22,7 +25,10 @@ def dedupe_nodes(graph: Graph) -> Graph:
 
 
 def computation_of(node: Node) -> Hashable | None:
-    """Return a key that is equal for pure nodes that compute the same; None for nodes with side effects or regions."""
+    """Return a key that is equal for nodes that compute the same; None for a node with side effects or a loss.
+
+    The key covers the op, its inputs, its settings and the types of its results.
+    """
     if not node.op.pure or node.regions:
         return None
     return node.op, frozenset(node.inputs), tuple(_exact(value) for _, value in node.settings), node.returns

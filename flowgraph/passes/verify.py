@@ -10,13 +10,16 @@ _ON: ContextVar[bool] = ContextVar("verify", default=False)
 
 
 def verifying() -> bool:
-    """Return whether laws are checked after each pass, instead of only after the last."""
+    """Return whether the laws are checked after each pass, and not only after the last."""
     return _ON.get()
 
 
 @contextmanager
 def verified(on: bool = True) -> Generator[None]:
-    """Check the laws after each pass within this block, or only after the last if `on` is False."""
+    """Check the laws after each pass within a `with` block; if `on` is False, only after the last pass.
+
+    Blocks may be nested: the earlier state returns at the end of each.
+    """
     token = _ON.set(on)
     try:
         yield

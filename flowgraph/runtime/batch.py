@@ -20,15 +20,16 @@ V = TypeVar("V", bound=Value)
 
 SCALARS = b"flowgraph.scalars"
 PLAIN = "value"  # the column of a value that is not a record
+EXTRAS = ".extras"  # after the name of a column: what else is known of its rows, a JSON object each
 
 
 def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
     """Convert a value with real data to an Arrow table.
 
     Token columns [B, T] become lists that are cut to each row's length; columns of an inner table are named
-    `part.column`. A record has one column per part. For a plain token value, `lengths` [B] are the lengths of its rows
-    in tokens (None: all T). Scalars are stored as JSON in the schema's metadata. `from_table` returns the same value,
-    to the last bit. Raises LawError for a scalar that JSON cannot represent.
+    `part.column`. A record has one column per part. For a token value that is not a record, `lengths` [B] are the
+    lengths of its rows in tokens; None keeps all T. Scalars are stored as JSON in the schema's metadata. `from_table`
+    returns the same value, to the last bit. Raises LawError for a scalar that JSON cannot represent.
     """
     import numpy as np
     import pyarrow as pa
@@ -53,10 +54,12 @@ def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
                 columns[name] = pa.FixedSizeListArray.from_arrays(columns[name], size)
         else:
             columns[name] = part.data if isinstance(part.data, pa.Array | pa.ChunkedArray) else None
+        if part.extras:
+            columns[f"{name}{EXTRAS}"] = pa.array(part.extras, pa.string())
     try:
         metadata = {SCALARS: json.dumps(scalars).encode()}
     except TypeError:
-        what = f"a {type(value).__name__} holds what cannot travel: a scalar is a number, a text, or lists of them"
+        what = f"a {type(value).__name__} cannot be sent: a scalar is a number, a text, or lists of them"
         raise LawError(what) from None
     return pa.table(columns).replace_schema_metadata(metadata)
 
@@ -94,7 +97,10 @@ def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] 
 
 
 def select(table: pa.Table, parts: Sequence[str]) -> pa.Table:
-    """Return a table with only the columns of `parts` (dotted paths) and the columns that identify rows."""
+    """Return the columns of a table that belong to `parts` (dotted paths), and the columns that identify rows.
+
+    A path of a record selects all columns below it. Columns that identify rows have names that begin with `#`.
+    """
     prefixes = ("#", *(f"{part}." for part in parts))
     return table.select([name for name in table.column_names if name in parts or name.startswith(prefixes)])
 
@@ -160,9 +166,10 @@ def _is_number(kind: Any) -> bool:
 
 
 def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
-    """Write the only table in `tables` to a JSON file, exactly: the Arrow schema in base64, and the columns.
+    """Write the table of a value that a run carries to its next step as a JSON file, without loss.
 
-    Creates parent folders. `read_carried` reads the file.
+    The file has the Arrow schema in base64, and the columns; `read_carried` reads it. `tables` must contain exactly one
+    table; it is a sequence because `Places.apply` passes one. Parent folders are created.
     """
     (table,) = tables
     schema = base64.b64encode(table.schema.serialize().to_pybytes()).decode()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from flowgraph.errors import FlowError
+from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
-from flowgraph.language.region import Observations
 from flowgraph.lowering.program import Program
 from flowgraph.runtime.interpreter import Executor, RowSource, StepResult
 from flowgraph.runtime.record.checkpoint import Saver
@@ -20,13 +20,24 @@ class HeldOutCheck:
     """A program that runs on held-out data before the first step, every `every` steps, and at the end.
 
     `during` runs instead of `program` in every check except the last; it lets copies of weights lag as far as a step
-    does.
+    does. `grade` returns more metrics, by name, from the tables of the results called `graded`.
     """
 
     program: Program
     sources: Mapping[str, RowSource]
     every: int
     during: Program | None = None
+    graded: tuple[str, ...] = ()
+    grade: Callable[[Sequence[Any]], Mapping[str, float]] | None = None
+
+
+@dataclass(frozen=True)
+class HeldOutResult:
+    """The results of one check of held-out data: its graph, the values of its nodes, and its metrics, `eval/NAME`."""
+
+    graph: Graph
+    ran: StepResult
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -50,8 +61,8 @@ class Listener(Protocol):
         """Handle the results `ran` of step `step` (from 0), which took `seconds`."""
         ...
 
-    def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Handle the metrics `observed` in a held-out check before step `step`; the check took `seconds`."""
+    def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
+        """Handle the `result` of a held-out check before step `step`; the check took `seconds`."""
         ...
 
 
@@ -63,11 +74,13 @@ def train(
     start: int = 0,
     saver: Saver | None = None,
 ) -> int:
-    """Run a job with `executor` from step `start`, and return the number of completed steps.
+    """Run the steps of a job with `executor`, from step `start`, and return the number of completed steps.
 
-    `listeners` are notified after each step and check. `stop` is called before each step; if it returns True, the run
-    ends early. `saver` writes checkpoints, each before any check of held-out data that follows the same step: a check
-    updates copies of weights, and a resumed run repeats it.
+    `listeners` are notified after each step and check of held-out data. A check runs before every `job.check.every`
+    steps, and after the last step unless the run ended early. `stop` is called before each step; if it returns True,
+    the run ends early. `saver` writes checkpoints, each before any check that follows the same step: a check updates
+    copies of weights, and a resumed run repeats it. If the check finds the best weights so far, the saver is notified
+    before the listeners, so that the checkpoint does not contain the records of this check.
     """
     check = job.check if job.check is not None and job.check.every else None
     steps_done = job.steps
@@ -76,7 +89,7 @@ def train(
             steps_done = step
             break
         if check is not None and step % check.every == 0:
-            _check(check, check.during or check.program, executor, Key(job.seed, step), listeners)
+            _check(check, check.during or check.program, executor, Key(job.seed, step), listeners, saver)
         began = time.perf_counter()
         result = executor.run(job.program, job.sources, Key(job.seed, step))
         for listener in listeners:
@@ -86,16 +99,32 @@ def train(
     if saver is not None:
         saver.ended(steps_done)
     if steps_done == job.steps and check is not None:
-        _check(check, check.program, executor, Key(job.seed, job.steps), listeners)
+        _check(check, check.program, executor, Key(job.seed, job.steps), listeners, saver)
     return steps_done
 
 
-def _check(check: HeldOutCheck, program: Program, executor: Executor, key: Key, listeners: Sequence[Listener]) -> None:
+def _check(
+    check: HeldOutCheck,
+    program: Program,
+    executor: Executor,
+    key: Key,
+    listeners: Sequence[Listener],
+    saver: Saver | None,
+) -> None:
     began = time.perf_counter()
     try:
-        result = executor.run(program, check.sources, key)
+        ran = executor.run(program, check.sources, key)
+        metrics = {f"eval/{name.rpartition('.')[2]}": mean for name, mean in ran.observed.means().items()}
+        if check.grade is not None:
+            grades = ran.apply(check.grade, check.graded)
+            executor.places.finish()
+            metrics |= grades()
     except FlowError as error:
         error.notes = (*error.notes, f"in the check of held-out data before step {key.step + 1}")
         raise
+    seconds = time.perf_counter() - began
+    if saver is not None:
+        saver.checked(key.step, metrics)
+    result = HeldOutResult(program.graph, ran, metrics)
     for listener in listeners:
-        listener.checked(key.step, result.observed, time.perf_counter() - began)
+        listener.checked(key.step, result, seconds)

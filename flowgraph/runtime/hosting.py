@@ -18,7 +18,7 @@ from flowgraph.language.handle import Handle, Ranks, SingleRank
 from flowgraph.language.values import Head, Model
 from flowgraph.lowering.program import Home
 from flowgraph.models.loading import load
-from flowgraph.models.lora import adapted, merged
+from flowgraph.models.lora import has_adapters, merged_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +64,10 @@ class ModelSetup:
 
 
 def heads_of(graph: Graph) -> dict[str, Head]:
-    """Return the output type of the last layer of each model parameter of a graph, by name."""
+    """Return the output type of each model's last layer ("tokens", "values" or "score"), by parameter name.
+
+    Parameters that are not models are left out.
+    """
     return {param.name: param.type.head for param in graph.params if issubclass(param.type, Model)}
 
 
@@ -79,17 +82,17 @@ def host(
 ) -> tuple[dict[Home, Handle], LoadedModels]:
     """Load each model once, and return one handle per home and the facts about what was loaded.
 
-    Each home gets a separate copy of the weights on the torch `device`, with one exception: a frozen model that is the
-    base of a trained model's adapters at the same place has no copy, and its handle reads the trained model with the
-    adapters off. `trained` are the homes whose weights an update changes. `ranks` are the ranks that share each home;
-    if it is None, the reference engine hosts each home whole. `say` receives messages of loading.
+    Each home gets a separate copy of the weights on the torch `device`, with one exception: if `shares_base_weights`, a
+    frozen model has no copy, and its handle reads a trained model with the adapters off. `trained` are the homes whose
+    weights an update changes. `ranks` are the ranks that share each home; if it is None, the engine `local` hosts each
+    home whole. `say` receives messages about loading.
     """
     moving = {home.param for home in trained}
     lenders = {
         home: lender
         for home in homes
         for lender in trained
-        if home.param not in moving and lender in homes and lends(lender, home, setup)
+        if home.param not in moving and lender in homes and shares_base_weights(lender, home, setup)
     }
     copies = [home for home in homes if home not in lenders]
     # One source under two heads is two models.
@@ -116,11 +119,12 @@ def host(
     return handles, facts
 
 
-def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
-    """Return whether `lender` contains, under its adapters, the model of `home`: same pool, engine, layout and source.
+def shares_base_weights(lender: Home, home: Home, setup: ModelSetup) -> bool:
+    """Return whether `home` can use the base weights of `lender` instead of a copy of its own.
 
-    Only language models lend: an update also trains a value head, which stays on when the adapters are off. A model
-    that sleeps does not lend, because the borrower would be unloaded with it.
+    This is so if `lender` has adapters over the same model, with the same pool, engine, layout and settings. Both must
+    be language models: an update also trains a value head, which stays on when the adapters are off. A model that
+    sleeps cannot lend its weights, because `home` would lose them with it.
     """
     source, base = setup.sources[lender.param], setup.sources[home.param]
     same_place = lender.param != home.param and replace(home, param=lender.param) == lender
@@ -128,16 +132,23 @@ def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
     return same_place and not lender.running.sleeps and both_plain and source.lora is not None and source.base == base
 
 
-def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the full weights of a model as (name, tensor), for another engine; adapters are merged into them."""
-    if adapted(handle.model):
-        yield from merged(handle.model, handle.whole()).items()
+def stream_full_weights(handle: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the full weights of a handle's model as (name, tensor), for another engine.
+
+    Adapters are merged into their base weights. Of a sharded model, every rank must exhaust the iterator, because
+    weights are gathered one at a time.
+    """
+    if has_adapters(handle.model):
+        yield from merged_weights(handle.model, handle.whole()).items()
     else:
         yield from handle.stream()
 
 
 def to_wire(weights: Mapping[str, Tensor]) -> Wire:
-    """Return weights as bytes with their dtypes and shapes; contiguous CPU tensors share memory with the result."""
+    """Return weights in wire format: by name, the dtype, the shape, and the bytes of each tensor.
+
+    Contiguous CPU tensors share memory with the result; others are copied.
+    """
     import torch
 
     wire = Wire()
@@ -149,7 +160,10 @@ def to_wire(weights: Mapping[str, Tensor]) -> Wire:
 
 
 def from_wire(wire: Wire) -> dict[str, Tensor]:
-    """Return the CPU tensors that `to_wire` encoded, exactly, as copies: the memory of `wire` may be read-only."""
+    """Return the CPU tensors that `to_wire` encoded, with the same bits, by name.
+
+    They are copies, because the memory of `wire` may be read-only.
+    """
     import torch
 
     weights = dict[str, torch.Tensor]()

@@ -267,7 +267,10 @@ def _trained(program: Program) -> dict[str, Home]:
 
 
 def copy_name(home: Home) -> str:
-    """Return a name for a copy of weights that is the same in every plan that places the copy alike."""
+    """Return a name for the copy of weights in a home; it is the same in every plan that places the copy alike.
+
+    The name consists of the model parameter, the pool, the engine and the layout.
+    """
     return str((home.param, home.pool, home.engine, str(home.layout)))
 
 

@@ -16,7 +16,7 @@ from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.lowering.program import Home, Run, Switch, Sync, Transfer
 from flowgraph.runtime.batch import from_table, select, to_table
-from flowgraph.runtime.hosting import ModelSetup, outgoing
+from flowgraph.runtime.hosting import ModelSetup, stream_full_weights
 from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.measure.measured_task import Measures
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
@@ -68,7 +68,7 @@ class InProcess:
         """
         source, target = self.handles[task.source], self.handles[task.target]
         with self.measures.of(task) as meter:
-            weights = dict(outgoing(source)) if is_server(task.target.engine) else source.weights()
+            weights = dict(stream_full_weights(source)) if is_server(task.target.engine) else source.weights()
             meter.gives(*weights.values())
             target.load(weights)
         target.version = version

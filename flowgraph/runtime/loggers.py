@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from flowgraph.errors import UsageError
 from flowgraph.errors.base import nearest
 from flowgraph.language.graph import Graph
-from flowgraph.language.region import Observations
+from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.record.run_folder import declared_metrics
 
@@ -126,9 +126,10 @@ class Online:
 
 
 def wandb_run(run: TrackedRun) -> Online:
-    """Open a run of Weights & Biases; with WANDB_MODE=offline it is written to the run's folder.
+    """Open a run of Weights & Biases and return it; with WANDB_MODE=offline it is written to the run's folder.
 
-    A resumed run continues under the same id; steps that were sent before are not sent again.
+    The project is that of WANDB_PROJECT, or else `flowgraph`. A resumed run continues under the same id. Only metrics
+    are sent: no settings, code, console output or facts about the machine.
     """
     import wandb
 
@@ -141,9 +142,10 @@ def wandb_run(run: TrackedRun) -> Online:
 
 
 def trackio_run(run: TrackedRun) -> Online:
-    """Open a run of trackio, in the local database or in the space or server that trackio's environment variables name.
+    """Open a run of trackio and return it.
 
-    A resumed run continues under the same name, which contains its id.
+    It is written to the local database, or to the space or server that trackio's environment variables name. A resumed
+    run continues under the same name, which contains its id.
     """
     import trackio
 
@@ -154,7 +156,11 @@ def trackio_run(run: TrackedRun) -> Online:
 
 
 def swanlab_run(run: TrackedRun) -> Online:
-    """Open a run of SwanLab; with SWANLAB_MODE=offline it is in the run's folder. A resumed run keeps its id."""
+    """Open a run of SwanLab and return it; its files are in the folder `swanlab` of the run.
+
+    A resumed run continues under the same id. Only metrics are sent: no settings, console output or facts about the
+    machine.
+    """
     import swanlab
 
     kinds: Any = swanlab.Settings
@@ -177,7 +183,7 @@ TRACKERS: Mapping[str, Callable[[TrackedRun], Sink]] = {
 
 
 def trackers(text: str) -> tuple[str, ...]:
-    """Return the names of trackers in the value of `--log`, a comma-separated list, without duplicates.
+    """Return the names of trackers in `text`, the comma-separated value of `--log`, without duplicates.
 
     Raises UsageError for an unknown name, and for a tracker that is not installed.
 
@@ -225,17 +231,18 @@ class Logger:
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
         """Send the metrics of a step."""
-        self._send(step, ran.observed, shown)
+        means = ran.observed.means().items()
+        self._send(step, {tracker_metric_name(name): mean for name, mean in means if name in self._declared})
 
-    def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Send the metrics of a held-out check, each named `eval/METRIC`."""
-        self._send(step, observed, lambda name: f"eval/{name.rpartition('.')[2]}")
+    def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
+        """Send the metrics of a held-out check."""
+        self._send(step, result.metrics)
 
-    def _send(self, step: int, observed: Observations, named: Callable[[str], str]) -> None:
-        means = {name: mean for name, mean in observed.means().items() if name in self._declared and isfinite(mean)}
+    def _send(self, step: int, metrics: Mapping[str, float]) -> None:
+        finite = {name: mean for name, mean in metrics.items() if isfinite(mean)}
         for name, sink in list(self._sinks.items()):
             with self._guarded(name):
-                sink.log(step, {named(metric): mean for metric, mean in means.items()})
+                sink.log(step, finite)
 
     @contextmanager
     def _guarded(self, name: str) -> Generator[None]:
@@ -248,31 +255,32 @@ class Logger:
             self._say(f"{name}: {why}; the run goes on without it, and metrics.jsonl has everything")
 
 
-def logger(
+def metric_logger(
     names: Iterable[str],
     run: Path,
     graphs: Sequence[Graph],
     first_step: int = 0,
     say: Callable[[str], None] = to_stderr,
 ) -> Logger:
-    """Return a listener, also a context manager, that sends declared metrics of `graphs` to trackers.
+    """Return a listener of a run that sends its metrics to experiment trackers; use it as a context manager.
 
-    Trackers name the run after its folder `run`. `first_step` is the first step of a resumed run, else 0. A tracker
-    that cannot be opened is reported with `say` and dropped.
+    `names` are keys of `TRACKERS`, such as "wandb". Only metrics that nodes of `graphs` declare are sent. Trackers name
+    the run after its folder `run`, where `tracked_as.txt` stores its id. `first_step` is the first step of a resumed
+    run, else 0. A tracker that cannot be opened or that raises is reported once with `say`, and not used again.
     """
     opening = {name: TRACKERS[name] for name in names}
     tracked = TrackedRun.of(run, first_step) if opening else TrackedRun(run, run.name, "", first_step)
     return Logger(opening, tracked, graphs, say)
 
 
-def shown(name: str) -> str:
-    """Return a metric's name with a slash before its last part: trackers group metrics by the part before the slash.
+def tracker_metric_name(name: str) -> str:
+    """Return the name of a metric for trackers, with a slash before its last part, by which trackers group metrics.
 
-    >>> shown("policy.update.loss")
+    >>> tracker_metric_name("policy.update.loss")
     'policy.update/loss'
     """
     node, _, metric = name.rpartition(".")
     return f"{node}/{metric}"
 
 
-__all__: Sequence[str] = ["TRACKERS", "Logger", "logger", "trackers"]
+__all__: Sequence[str] = ["TRACKERS", "Logger", "metric_logger", "trackers"]

@@ -54,7 +54,10 @@ class StoredValue:
 
 
 def ids_of(value: Value) -> dict[str, NDArray[Any]]:
-    """Return the ids of the rows that are parts of a record, by column name; empty for a plain value."""
+    """Return the group, sample and trajectory ids [B] of a record's rows, by column name, such as "#group".
+
+    Ids that the record lacks are left out; a value without any has {}.
+    """
     parts = {name: find([value], kind) for name, kind in IDS.items()}
     return {name: part.data.numpy(force=True) for name, part in parts.items() if part is not None}
 
@@ -86,11 +89,12 @@ def _id_rows(ids: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list[tupl
     return list(zip(*(ids[name].tolist() for name in names), strict=True))
 
 
-def lined_up(inputs: Mapping[str, StoredValue]) -> dict[str, StoredValue]:
-    """Return the inputs of a node, with inputs of the same rows put in one order: that of the first of them.
+def align_rows(inputs: Mapping[str, StoredValue]) -> dict[str, StoredValue]:
+    """Return a node's inputs by name; inputs that have the same rows are put in the order of the first of them.
 
-    Inputs with different rows, such as greedy and sampled responses, are not changed. Raises LawError if the same rows
-    are in another order and several of them have the same ids.
+    Rows are the same if they have the same ids. Inputs with different rows, such as greedy and sampled responses, or
+    without ids are not changed. Raises LawError if the same rows are in another order and several of them have the same
+    ids.
     """
     aligned, names_by_ids = dict[str, StoredValue](), dict[tuple[str, ...], list[str]]()
     for name, stored in inputs.items():
@@ -114,15 +118,15 @@ def _in_order_of(name: str, stored: StoredValue, leader_name: str, leader: Store
         return None
     index = {row: i for i, row in enumerate(rows)}
     if len(index) < len(rows):
-        raise LawError.not_aligned(name, leader_name, "they come in another order, and several have the same ids")
+        raise LawError.not_aligned(name, leader_name, "their order differs, and several have the same ids")
     moved = torch.tensor([index[row] for row in order], dtype=torch.int64)
     return StoredValue(take(stored.value, moved), {key: column[moved.numpy()] for key, column in stored.ids.items()})
 
 
 def lengths_for(value: Value, inputs: Sequence[StoredValue]) -> Any:
-    """Return the row lengths [B], in tokens, of a token value, from one of its node's inputs; None if none fit.
+    """Return the lengths [B] of the rows of a token value, in tokens, from one of its node's inputs; None if none fit.
 
-    Lengths are rejected if their maximum is not the width of the value, or if they would cut off anything but zeros.
+    Lengths do not fit if their maximum is not the width of the value, or if they would cut off anything but zeros.
     """
     import torch
 
@@ -137,13 +141,13 @@ def lengths_for(value: Value, inputs: Sequence[StoredValue]) -> Any:
     return None
 
 
-def deal(table: pa.Table, rank: int, count: int, name: str, shares: Shares | None = None) -> pa.Table:
-    """Return the rows of a table that belong to one of `count` ranks.
+def rows_of_rank(table: pa.Table, rank: int, count: int, name: str, shares: Shares | None = None) -> pa.Table:
+    """Return the rows of a table that belong to rank `rank` of `count` ranks, with their positions in the batch.
 
-    Groups are not split: `shares` gives the rank of each group, or else each rank gets the same number of groups, in
-    order of their numbers. Only the ids of groups matter, so values of the same rows are split alike whatever their
-    order. The table of a scalar is returned whole. `name` is the value's name in errors. Raises LawError for rows
-    without ids.
+    Groups are not split: `shares` assigns each group to a rank; if it is None, each rank gets the same number of
+    groups, in order of their numbers. Only the ids of groups matter, so values of the same rows are split alike
+    whatever their order. The table of a scalar is returned whole. `name` is the value's name in errors. Raises LawError
+    for rows without ids.
     """
     import numpy as np
 
@@ -159,8 +163,8 @@ def deal(table: pa.Table, rank: int, count: int, name: str, shares: Shares | Non
     return unplaced.take(rows).append_column(PLACE, [rows])
 
 
-def joined(tables: Sequence[pa.Table], name: str) -> pa.Table:
-    """Return one table with the rows of all ranks, in the order of the batch that was split.
+def join_shards(tables: Sequence[pa.Table], name: str) -> pa.Table:
+    """Return one table with the rows of the tables of all ranks, in the order of the batch that was split.
 
     `name` is the value's name in errors. Raises LawError if ranks return different scalars: such scalars would depend
     on how the batch was split.
@@ -173,7 +177,7 @@ def joined(tables: Sequence[pa.Table], name: str) -> pa.Table:
     if any(table.schema.metadata != tables[0].schema.metadata for table in tables):
         raise LawError.not_aligned(name, name, "its ranks give different scalars")
     filled = [table for table in tables if table.num_rows] or tables[:1]  # an empty table lacks its columns' types
-    table = pa.concat_tables(filled).combine_chunks()
+    table = pa.concat_tables(filled, promote_options="default").combine_chunks()  # a rank's rows may have no extras
     if PLACE not in table.column_names:
         return table
     places, rows = table.column(PLACE).to_numpy(), table.drop([PLACE])
@@ -215,10 +219,11 @@ class Shares:
         return np.concatenate([mine, np.array_split(rest, count)[rank]])
 
 
-def guide_of(task: Run, types: Mapping[str, type[Value]]) -> Guide | None:
-    """Return the first value among a task's inputs that has both responses and contexts, or None.
+def split_guide(task: Run, types: Mapping[str, type[Value]]) -> Guide | None:
+    """Return the first input of a task by whose lengths its rows can be split evenly; None if there is none.
 
-    `types` maps the names of values to their types.
+    Such an input is a record with contexts and with lengths of responses, and the task reads both. `types` maps the
+    names of values to their types.
     """
     for name in task.reads:
         if not issubclass(types[name], Record):
@@ -231,11 +236,11 @@ def guide_of(task: Run, types: Mapping[str, type[Value]]) -> Guide | None:
     return None
 
 
-def by_work(table: pa.Table, guide: Guide, count: int) -> Shares:
-    """Return an assignment of the table's groups to `count` ranks with nearly equal work.
+def balanced_shares(table: pa.Table, guide: Guide, count: int) -> Shares:
+    """Return an assignment of the groups in a table to `count` ranks with nearly equal work.
 
-    The largest remaining group goes to the rank with the least work so far. The work of a row with n tokens, context
-    included, is 24,576 n + n^2.
+    `guide` names the columns of contexts and response lengths. The largest remaining group goes to the rank with the
+    least work so far. The work of a row with n tokens, context included, is 24,576 n + n^2.
 
     Source: Graham 1969, Bounds on multiprocessing timing anomalies: at most 4/3 of the optimum.
     """
@@ -245,13 +250,13 @@ def by_work(table: pa.Table, guide: Guide, count: int) -> Shares:
     tokens += table.column(guide.lengths).to_numpy()
     groups, place = np.unique(table.column("#group").to_numpy(), return_inverse=True)
     works = np.bincount(place, weights=LINEAR_TOKENS * tokens + tokens**2, minlength=len(groups))
-    return Shares(groups, np.array(shared_out(works.tolist(), count), dtype=np.int64))
+    return Shares(groups, np.array(balance_work(works.tolist(), count), dtype=np.int64))
 
 
-def shared_out(works: Sequence[float], count: int) -> list[int]:
-    """Return a rank for each piece of work, so that the total work of `count` ranks is nearly equal.
+def balance_work(works: Sequence[float], count: int) -> list[int]:
+    """Return the rank of each piece of work, from 0, so that the `count` ranks have nearly equal sums of work.
 
-    >>> shared_out([1, 5, 2, 2], 2)
+    >>> balance_work([1, 5, 2, 2], 2)
     [1, 0, 1, 1]
     """
     ranks, busy = [0] * len(works), [(0.0, rank) for rank in range(count)]

@@ -31,7 +31,10 @@ _locks = dict[Path, int]()
 
 
 def make() -> Path:
-    """Create a scratch folder and return its path; this process locks it until `remove` or its end. Raises OSError."""
+    """Create a scratch folder, and return its path; this process locks the folder until `remove` or its own end.
+
+    Raises OSError if the folder cannot be created.
+    """
     path = Path(tempfile.mkdtemp(prefix=PREFIX))
     handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
@@ -40,7 +43,7 @@ def make() -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a scratch folder with everything in it and release its lock; does nothing if it is gone."""
+    """Remove a scratch folder with everything in it, and release its lock; does nothing if the folder is gone."""
     with contextlib.suppress(RecursionError):  # a rule whose guard was killed may have left a tree of any depth
         shutil.rmtree(path, ignore_errors=True)
     if (handle := _locks.pop(path, None)) is not None:
@@ -58,15 +61,18 @@ def scratch() -> Generator[Path]:
 
 
 def note_group(folder: Path, leader: int) -> None:
-    """Register a process group, by its leader's pid, that the next `sweep` must end if this process is killed.
+    """Register a process group in a scratch folder, so that the next `sweep` ends it if this process is killed.
 
-    `folder` is a scratch folder or a folder inside one.
+    `folder` is a scratch folder or a folder inside one. `leader` is the process id of the group's leader.
     """
     _note(folder, {"leader": leader, "started": _started(leader)})
 
 
 def note_ray(folder: Path, session: str) -> None:
-    """Register a Ray session, by name, that the next `sweep` must end if this process is killed."""
+    """Register a Ray session in a scratch folder, so that the next `sweep` ends it if this process is killed.
+
+    `session` is its name, such as `session_2026-01-31_12-00-00_000000_1234`.
+    """
     _note(folder, {"session": session})
 
 

@@ -144,15 +144,16 @@ class Servers:
 
 
 def engine_of(home: Home) -> ServerEngine:
-    """Return the inference engine of a home."""
+    """Return a new object of the server engine that hosts a home, such as SGLang's."""
     engine: ServerEngine = resolve_name(ENGINES[home.engine].server)()
     return engine
 
 
 def server_places(home: Home, device: str, gpus: Sequence[Sequence[str]] = ()) -> dict[int, ServerPlace]:
-    """Return the place of each replica of a home, by the index of the replica's first device.
+    """Return the place of each replica of a home, by the index of the replica's first device in the home.
 
-    `device` is the torch device type. `gpus` are the GPUs of each device of the home.
+    `device` is the torch device type of all of them. `gpus` has the ids of the GPUs of each device of the home; it may
+    be empty.
 
     >>> from flowgraph.cluster.plan import Layout
     >>> [*server_places(Home("policy", "all", "sglang", Layout(data=2, tensor=4)), "cuda")]

@@ -14,7 +14,7 @@ from flowgraph.language.region import Env, Observations, evaluate
 from flowgraph.language.values import Model, Record, Value
 from flowgraph.lowering.program import Home, Run, results_given, results_of, values_read
 from flowgraph.lowering.project_columns import value_types
-from flowgraph.runtime.row_identity import StoredValue, lined_up
+from flowgraph.runtime.row_identity import StoredValue, align_rows
 
 if TYPE_CHECKING:
     from flowgraph.language.handle import Handle
@@ -58,7 +58,7 @@ class DeviceWorker:
         nodes = [self._nodes[name] for name in task.nodes]
         # Nodes on a model read one forward pass together. Host nodes may read each other's results, so they run alone.
         for together in [nodes] if task.homes else [[node] for node in nodes]:
-            aligned = lined_up({name: store[name] for name in values_read(together[0])})
+            aligned = align_rows({name: store[name] for name in values_read(together[0])})
             env = _environment({name: stored.value for name, stored in aligned.items()} | models, together)
             with torch.no_grad():
                 evaluate(together, env, key, observed)

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    """Yield rows of cells as lines with aligned columns, two spaces apart; columns in `right` are flush right.
+    """Yield each row of cells as a line, with columns aligned and two spaces apart.
+
+    `right` lists the indices of columns that are aligned on the right. All rows must have the same number of cells.
 
     >>> list(columns([["a", "bc"], ["def", "g"]]))
     ['a    bc', 'def  g']

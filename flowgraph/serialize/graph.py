@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from flowgraph.analysis.flat_graph import SCHEMA, full_hash, loaded_module, name_of, plain_settings, structure_hash
-from flowgraph.checks.fits import kinds_of, misfits, type_at
+from flowgraph.analysis.flat_graph import SCHEMA, full_hash, loaded_module, plain_settings, stored_name, structure_hash
+from flowgraph.checks.fits import misfits, part_type, port_types
 from flowgraph.errors import FlowError, LawError, with_article
 from flowgraph.files.untrusted import json_as
 from flowgraph.language import laws
@@ -26,7 +26,7 @@ from flowgraph.language.call_laws import check_region
 from flowgraph.language.call_site import Site
 from flowgraph.language.graph import Edge, Graph, Node, Op, Param, Region, Source
 from flowgraph.language.mask_counts import counted
-from flowgraph.language.signature import Settings, bad_start, is_plain_state, make_settings
+from flowgraph.language.signature import Settings, initial_value_fault, is_plain_state, make_settings
 from flowgraph.language.values import Value
 
 OURS = ("flowgraph", "nodes", "placements", "examples")
@@ -116,11 +116,11 @@ class FlatGraph(_Flat):
 
 
 def from_json(text: str) -> Graph:
-    """Return the graph in a JSON text that `flat_graph.to_json` wrote.
+    """Return the graph in a JSON text that `flat_graph.to_json` wrote, and check the laws of the described stage.
 
     Its ops, types and functions are imported by name. Raises LawError for any other text, and for a graph with a name
-    that does not exist or may not be imported, with edges that do not fit their ports, or that breaks a law of its
-    stage.
+    that does not exist or may not be imported, with edges that do not fit their ports, or that breaks a law;
+    SettingError or FlowTypeError for a setting that its node refuses or lacks.
     """
     try:
         data = json_as(FlatGraph, text)
@@ -146,15 +146,15 @@ class _GraphReader:
     def graph(self) -> Graph:
         data = self.data
         ids = [*(param.id for param in data.params), *(node.id for node in data.nodes)]
-        _expect(len(set(ids)) == len(ids), "an id stands twice")
-        _expect(len(set(data.inputs)) == len(data.inputs), "a parameter stands twice")
+        _expect(len(set(ids)) == len(ids), "an id appears twice")
+        _expect(len(set(data.inputs)) == len(data.inputs), "a parameter appears twice")
         params = tuple(self._param(name) for name in data.inputs)
         regions: dict[str, list[FlatRegion]] = {}
         for region in data.regions:
             regions.setdefault(region.node, []).append(region)
         for node in data.nodes:
             self.sources[node.id] = self._node(node, regions.pop(node.id, []))
-        _expect(not regions, "no node takes one of its regions")
+        _expect(not regions, "no node uses one of its regions")
         outputs = tuple(self._edge(edge) for edge in data.outputs)
         for name in data.settings:
             usable = name.isidentifier() and not name.startswith("_") and not hasattr(BaseModel, name)
@@ -176,11 +176,11 @@ class _GraphReader:
     def _param(self, name: str) -> Param:
         """Return a parameter, created when first read: a region's parameter must be newer than the region's inputs."""
         if name not in self.sources:
-            _expect(name in self._params, f"`{name}` does not exist, or stands behind its reader")
+            _expect(name in self._params, f"`{name}` does not exist, or comes after its reader")
             stored = self._params[name]
             kind, initial = _value(stored.type), stored.initial
             if initial is not None:
-                why = bad_start(kind, initial) if is_plain_state(kind) else "it is not plain state"
+                why = initial_value_fault(kind, initial) if is_plain_state(kind) else "it is not plain state"
                 _expect(not why, f"`{stored.name}` starts from {initial!r}: {why}")
             self.sources[name] = Param(stored.name, kind, stored.owner, Site(*stored.at), initial=initial)
         param = self.sources[name]
@@ -193,7 +193,7 @@ class _GraphReader:
         if not isinstance(op, Op):
             raise LawError(f"`{stored.op}` is not a node")
         inputs = tuple((edge.port, self._edge(edge)) for edge in stored.inputs)
-        returns, kinds = tuple(_value(name) for name in stored.returns), kinds_of(op, inputs)
+        returns, kinds = tuple(_value(name) for name in stored.returns), port_types(op, inputs)
         for why in misfits(op, inputs, [region.port for region in regions], returns):
             raise LawError.not_stored("", why)
         closed = tuple((region.port, self._region(op, region, kinds, site)) for region in regions)
@@ -204,7 +204,7 @@ class _GraphReader:
         _expect(stored.kind == op.kind, f"{op.name} is of the kind {op.kind}, not {stored.kind}")
         for name, value in plain_settings(settings).items():
             old = stored.settings.get(name)
-            _expect(value == old, f"{stored.name or op.name}.{name} was {old!r}, and is {value!r} by default now")
+            _expect(value == old, f"{stored.name or op.name}.{name} was {old!r}, and its default is now {value!r}")
         return Node(op, inputs, settings, closed, returns, site, stored.name)
 
     def _region(self, op: Op, stored: FlatRegion, kinds: dict[Any, Any], site: Site) -> Region:
@@ -225,7 +225,7 @@ class _GraphReader:
 
     def _edge(self, stored: FlatEdge) -> Edge:
         source = self.sources.get(stored.source) or self._param(stored.source)
-        kind, actual = _value(stored.type), type_at(source, stored.part)
+        kind, actual = _value(stored.type), part_type(source, stored.part)
         _expect(actual is not None, f"{stored.source} has no part `{stored.part}`")
         _expect(actual is kind, f"`{stored.part}` of {stored.source} is not {with_article(kind.__name__)}")
         return Edge(source, kind, stored.part, stored.at_most, stored.corrected)
@@ -263,7 +263,7 @@ def _find(name: str) -> Any:
     named = not last.startswith("__") and all(part.isidentifier() for part in module.split("."))
     known = module in sys.modules or (named and (root in OURS or root in _registered_packages(tuple(sys.path))))
     if not known:
-        raise LawError.not_stored(name, f"the module `{module}` is not imported, and not one of ours")
+        raise LawError.not_stored(name, f"the module `{module}` is neither imported nor a part of flowgraph")
     try:
         target: Any = sys.modules.get(module) or importlib.import_module(module)
         for part in path.split("."):
@@ -272,7 +272,7 @@ def _find(name: str) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise LawError.not_stored(name, f"{type(error).__name__}: {error}") from error
-    if not callable(target) or name_of(target) != name:
+    if not callable(target) or stored_name(target) != name:
         raise LawError.not_stored(name, "is the name of something else")
     return target
 

@@ -13,10 +13,11 @@ from flowgraph.language.signature import type_name
 
 
 def graph_text(graph: Graph, *, sites: bool = True, places: Mapping[str, str] | None = None) -> str:
-    """Return a graph as text, one line per node, with regions indented.
+    """Return a graph as text: a line for each parameter list, node, result, carried state, and pruned or dropped call.
 
-    `sites` adds the flow's file and line to each node; `places` adds a comment to nodes, by name. Settings are shown if
-    the flow or a command line sets them. If any node has no name, all are numbered: `%1`.
+    Nodes inside losses are indented. `sites` adds the flow's file and line to each node; `places` has a comment for
+    nodes, by name. Only settings that the flow or a command line sets are shown. If any node has no name, all nodes are
+    numbered: `%1`.
     """
     if any(not node.name for node in graph.nodes):
         numbers = {node.stamp: f"%{i}" for i, node in enumerate(graph.all_nodes, 1)}
@@ -50,7 +51,7 @@ def _node_lines(node: Node, indent: str, sites: bool, places: Mapping[str, str])
 
 
 def shown_settings(settings: BaseModel) -> list[tuple[str, str]]:
-    """Return the settings that were written or set, in their order, as text."""
+    """Return (name, value as text) of each setting that was set explicitly, in the order of declaration."""
     shown = list[tuple[str, str]]()
     for name in type(settings).model_fields:
         if name in settings.model_fields_set:

@@ -13,10 +13,10 @@ from flowgraph.serialize.graph_text import graph_text
 
 
 def placed_text(graph: Graph, plan: Plan, *, sites: bool = True) -> str:
-    """Return a named graph under a checked plan as text; `sites` adds the flow's file and line to each node.
+    """Return a named graph as text, with the place and the roles of each node under a checked plan, and its pools.
 
-    A node that reads a model shows its home and its roles. Other nodes run on the host, or, inside a loss, with the
-    node that takes the loss.
+    `sites` adds the flow's file and line to each node. Nodes without a model run on the host; those inside a loss run
+    with the node that takes the loss.
     """
     placed, uses = {row.role: row for row in plan.placed}, defaultdict[str, list[Role]](list)
     for role in roles(graph):

@@ -29,7 +29,7 @@ def _reader(kind: Any) -> TypeAdapter[Any]:
 
 
 def program_to_json(program: Program) -> str:
-    """Return a program as JSON with a schema version, which `program_from_json` reads."""
+    """Return a program as JSON text, with a schema version; `program_from_json` reads it."""
     data = {
         "schema": SCHEMA,
         "graph": flat(program.graph),
@@ -47,9 +47,10 @@ def _plain(kind: Any, value: object) -> Any:
 
 
 def program_from_json(text: str) -> Program:
-    """Return the program in a JSON text that `program_to_json` wrote; its ops and types are imported by name.
+    """Return the program in a JSON text that `program_to_json` wrote.
 
-    Raises LawError for any other text, and for a program that breaks a law of its stage.
+    Its ops and types are imported by name. Raises LawError for any other text, and for a program that breaks a law of
+    the lowered stage.
     """
     try:
         data = parse_json(text)

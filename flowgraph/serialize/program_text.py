@@ -8,9 +8,9 @@ from flowgraph.serialize.columns import columns
 
 
 def program_text(program: Program) -> str:
-    """Return a program as text: its pools and homes, the tasks of a step, and the runs that can run in parallel.
+    """Return a program as text: its pools, its homes, the tasks of a step in order, and the runs that can be parallel.
 
-    A transfer or a run that does not need a whole record names the parts that it needs.
+    A run or a transfer that does not need a whole record shows the parts that it needs.
     """
     lines = [f"program {program.graph.name}, structure {program.plan.structure_hash[:12]}"]
     pools = [[pool.name, ", ".join(f"{node}/{index}" for node, index in pool.devices)] for pool in program.plan.pools]

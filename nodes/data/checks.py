@@ -19,9 +19,9 @@ Fault = tuple[int, str]
 
 
 def check_rows(table: Table, *, file: str, where: Callable[[int], str]) -> None:
-    """Raise DataError for the first fault of a table: no rows, a malformed `prompt`, a wrong type, or data but text.
+    """Raise DataError for the first fault of a table, such as no rows, a malformed `prompt`, a wrong type, or images.
 
-    `where` returns the name of a row, given its index.
+    `file` names the table in errors; `where` returns the name of a row, given its index.
     """
     for name in table.column_names:
         if table.column_names.count(name) > 1:
@@ -43,7 +43,7 @@ def check_rows(table: Table, *, file: str, where: Callable[[int], str]) -> None:
 
 
 def check_type(name: str, dtype: DataType, *, where: str) -> None:
-    """Raise DataError if a column of the schema has another type; a column of nulls passes.
+    """Raise DataError if the schema gives the column `name` another type than `dtype`; a column of nulls passes.
 
     >>> check_type("prompt", pa.string(), where="file")
     Traceback (most recent call last):

@@ -22,7 +22,7 @@ def reasoning_gym_rows(name: str, *, size: int = 512, held_out: int = 64, seed: 
     No question comes twice. At most a fifth of all questions is held out, so that a task with few questions still has
     some to train on. `extra_info.entry` is the entry as JSON, for the task's scorer; the ground truth of a task that
     only its scorer can check is null.
-    Raises DataError without the package, for an unknown name, and for a task with fewer than two questions.
+    Raises DataError without the package, for an unknown name, for a task that fails, and for fewer than two questions.
     """
     try:
         import reasoning_gym
@@ -39,7 +39,7 @@ def reasoning_gym_rows(name: str, *, size: int = 512, held_out: int = 64, seed: 
             with contextlib.redirect_stdout(sys.stderr):  # some tasks print dots while they search
                 drawn: list[Entry] = list(reasoning_gym.create_dataset(name, size=count, seed=first))
         except Exception as fault:  # each task has its own code and checks
-            raise DataError.failed(f"reasoning_gym/{name}", "the task makes no questions", fault) from fault
+            raise DataError.failed(f"reasoning_gym/{name}", "the task returns no questions", fault) from fault
         for entry in drawn:
             entries.setdefault(entry["question"], (split, entry))
     if len(entries) < 2:

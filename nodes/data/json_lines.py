@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,12 +24,12 @@ UNCONVERTIBLE = (pa.ArrowException, OverflowError, UnicodeError)
 
 
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number (from 1) and the object of each line.
+    """Yield the number (from 1) and the object of each line of a file, which may be compressed (`.gz`).
 
-    Raises DataError with the line's number if a line is not JSON in UTF-8 or not an object.
+    Raises DataError with the line's number if a line is not JSON in UTF-8 or not an object, and for an unreadable file.
     """
     try:
-        with path.open("rb") as source:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as source:
             for number, line in enumerate(source, start=1):
                 if not line.strip():
                     continue
@@ -40,7 +42,7 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 if not isinstance(value, dict):
                     raise DataError.bad_line(path, number, f"a JSON {JSON_TYPES[type(value)]}, not an object")
                 yield number, cast("dict[str, Any]", value)
-    except OSError as fault:
+    except (OSError, EOFError, zlib.error) as fault:
         raise DataError.failed(path, "cannot be read", fault) from fault
 
 

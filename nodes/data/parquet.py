@@ -47,7 +47,7 @@ def write_parquet(table: Table, path: Path) -> None:
 
 
 def read_parquet(path: Path) -> Table:
-    """Read a Parquet file and verify its checksums and digest, if it has them.
+    """Return the table in a Parquet file, after verifying its checksums and digest, if it has them.
 
     Raises DataError for a file that cannot be opened, is truncated, or differs from what was written.
     """

@@ -15,6 +15,7 @@ import pyarrow as pa
 from flowgraph.errors import DataError
 from nodes.data.arrow import Schema, Table
 from nodes.data.checks import check_rows
+from nodes.data.columns import Columns, with_columns
 from nodes.data.json_lines import read_json_lines
 from nodes.data.parquet import read_parquet
 
@@ -29,6 +30,7 @@ ROW_SCHEMA: Schema = pa.schema(
 """The typed columns, in verl's order. The column `extra_info` has any type. Source: verl, "Prepare Data"."""
 
 Row = dict[str, Any]
+NO_COLUMNS: Columns = {}
 
 
 def row(source: str, question: str, truth: str | None, *, ability: str, extra_info: Mapping[str, object]) -> Row:
@@ -53,8 +55,8 @@ def table_of(rows: Sequence[Row]) -> Table:
     return pa.Table.from_pylist(list(rows), schema=schema)
 
 
-def read(path: Path) -> Table:
-    """Return the checked rows of a file, `.parquet` or `.jsonl`.
+def read(path: Path, columns: Columns = NO_COLUMNS) -> Table:
+    """Return the checked rows of a `.parquet` or `.jsonl` file, with columns renamed by `columns` (`with_columns`).
 
     Raises DataError, with file, row and column, if the file is missing, corrupt, empty or of another format.
     """
@@ -63,11 +65,16 @@ def read(path: Path) -> Table:
     if path.suffix not in READERS:
         raise DataError.unusable(path, f"not a data file: its name must end in {' or '.join(READERS)}")
     table, lines = READERS[path.suffix](path)
-    check_rows(
-        table,
-        file=str(path),
-        where=lambda index: f"{path}:{lines[index]}" if lines else f"{path} row {index} (from 0)",
+    return checked(
+        table, columns, str(path), lambda index: f"{path}:{lines[index]}" if lines else f"{path} row {index} (from 0)"
     )
+
+
+def checked(table: Table, columns: Columns, file: str, where: Callable[[int], str]) -> Table:
+    """Return the rows of a table after `with_columns` and `check_rows`; raise DataError for the first fault."""
+    if len(set(table.column_names)) == table.num_columns and table.num_rows:  # else the check refuses it
+        table = with_columns(table, columns, file=file, where=where)
+    check_rows(table, file=file, where=where)
     return table
 
 

@@ -1,36 +1,36 @@
 """Data sets by name, as `--data` takes them: made here, from files, or from the Hugging Face hub.
 
-The package `datasets` is imported only when one of the hub is loaded. Tasks and readers of files are in other modules.
+Tasks, readers of files and the hub are in other modules; how several sets are mixed is in `mixing`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import cast
 
-from flowgraph.errors import DataError
-from nodes.data import gsm8k
+from flowgraph.errors import DataError, UsageError
 from nodes.data.arrow import Table
-from nodes.data.checks import check_rows
+from nodes.data.columns import Columns, with_source
 from nodes.data.gym import reasoning_gym_rows
+from nodes.data.hub import hub_rows
+from nodes.data.mixing import SetRows, joined, shares, split_weight, step_rows
+from nodes.data.order import StepRows
 from nodes.data.parquet import table_digest, write_parquet
-from nodes.data.rows import READERS, read
+from nodes.data.published import PUBLISHED
+from nodes.data.rows import NO_COLUMNS, READERS, read
 from nodes.data.tasks import KINDS, Kind, addition, digits
 
-NAMES: tuple[str, ...] = ("digits", *(f"digits:{kind}" for kind in KINDS), "addition", "gsm8k")
-PREPARE_HINT = "flowgraph data gsm8k --from FOLDER, a folder with train.jsonl and test.jsonl"
+NAMES: tuple[str, ...] = ("digits", *(f"digits:{kind}" for kind in KINDS), "addition", *PUBLISHED)
 GYM_PREFIXES = ("reasoning_gym/", "rg/")
-
-Parts = tuple[str, Table, Table | None, str, tuple[Path, ...]]
-"""Name, train, held-out, origin, and the files that were read."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """The rows to train on, the held-out rows, if any, and their origin."""
+    """The rows to train on, the held-out rows, if any, and their origin; of one data set, or of several as one."""
 
     name: str
     train: Table
@@ -41,29 +41,123 @@ class DataSet:
     """SHA-256 of the contents of both."""
     files: tuple[Path, ...] = ()
     """The files that were read; empty for generated data and data from the hub."""
+    sets: tuple[SetRows, ...] = ()
+    """The sets whose rows `train` joins, in order; empty for one set."""
+    checks: tuple[SetRows, ...] = ()
+    """The sets whose rows `held_out` joins, in order; empty for one set."""
 
     @property
     def data_source(self) -> str:
         """Return the `data_source` of the rows to train on, or the set's name if they have more than one."""
+        sources = self.data_sources
+        return sources[0] if len(sources) == 1 else self.name
+
+    @property
+    def data_sources(self) -> tuple[str, ...]:
+        """Return each `data_source` of the rows to train on, the set's name for rows that have none."""
         if "data_source" not in self.train.column_names:
-            return self.name
+            return (self.name,)
         sources = self.train["data_source"].unique().to_pylist()
-        return str(sources[0]) if len(sources) == 1 and sources[0] is not None else self.name
+        return tuple(dict.fromkeys(self.name if source is None else str(source) for source in sources))
+
+    def train_sets(self) -> list[tuple[str, Table]]:
+        """Return the rows to train on by set."""
+        return _by_set(self.train, self.sets or (SetRows(self.name, self.train.num_rows),))
+
+    def mixed(self, batch: int) -> tuple[tuple[int, StepRows], ...]:
+        """Return the number of rows of each set with how many of them each step reads; empty without weights.
+
+        Raises DataError for a set that is smaller than its share of a step, or whose share is almost nothing.
+        """
+        if not any(part.share for part in self.sets):
+            return ()
+        return tuple(zip((part.rows for part in self.sets), step_rows(self.sets, batch), strict=True))
+
+    def check_rows(self, limit: int) -> tuple[int, ...]:
+        """Return the held-out rows of a check: at most `limit`, as evenly from all sets as their sizes allow.
+
+        >>> import pyarrow as pa
+        >>> rows = pa.table({"prompt": range(9)})
+        >>> sets = SetRows("a", 6), SetRows("b", 3)
+        >>> DataSet("a+b", rows, rows, "", "", checks=sets).check_rows(5)
+        (0, 1, 2, 6, 7)
+        """
+        counts = [part.rows for part in self.checks] or [0 if self.held_out is None else self.held_out.num_rows]
+        counted, left = [0] * len(counts), limit
+        while left and (open_sets := [i for i, count in enumerate(counts) if counted[i] < count]):
+            for i in open_sets[:left]:
+                extra = min(max(1, left // len(open_sets)), counts[i] - counted[i])
+                counted[i] += extra
+            left = limit - sum(counted)
+        firsts = accumulate(counts, initial=0)
+        return tuple(first + i for first, count in zip(firsts, counted, strict=False) for i in range(count))
 
 
-def load(spec: str, *, cache: Path, held_out: str | None = None, seed: int = 0) -> DataSet:
-    """Load the data set of `--data`.
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """One data set as it was read: its train and held-out rows, and it may lack either."""
 
-    `spec` is a shipped name (`NAMES`), `reasoning_gym/NAME` or `rg/NAME`, a file, a folder with train and test
-    files, or `hf:ID[:CONFIG]`. The file `held_out` replaces the set's held-out rows; `seed` is used for generated sets.
-    Raises DataError if something is missing, unknown or broken.
+    name: str
+    train: Table | None
+    held_out: Table | None
+    origin: str
+    files: tuple[Path, ...] = ()
+
+
+def load(
+    spec: str | Sequence[str],
+    *,
+    cache: Path,
+    held_out: str | Sequence[str] | None = None,
+    seed: int = 0,
+    columns: Columns = NO_COLUMNS,
+) -> DataSet:
+    """Return the data set that `--data` names, or several joined as one.
+
+    A `spec` is a shipped name (`NAMES`), `reasoning_gym/NAME` or `rg/NAME`, a file, a folder with train and test
+    files, or `hf:ID[:CONFIG]`; `SPEC:WEIGHT` gives it a share of the prompts. The rows of the sets or files `held_out`
+    replace the held-out rows; `seed` is used for generated sets. `columns` renames columns (`with_columns`). Raises
+    DataError if something is missing, unknown or broken, UsageError for the weight of a single set and for weights that
+    leave nothing for a set.
     """
-    name, train, test, origin, files = _parts(spec, cache, seed)
-    if held_out is not None:
-        path = Path(held_out)
-        test, files = read(path), (*files, path)
+    specs = [spec] if isinstance(spec, str) else list(spec)
+    weighted = [(text, None) if Path(text).exists() else split_weight(text) for text in specs]
+    if len(weighted) == 1 and weighted[0][1] is not None:
+        if not specs[0].startswith("hf:"):  # a configuration may be a number
+            raise UsageError("a weight has no effect on one set", where=f"--data {specs[0]}", hint="leave it out")
+        weighted = [(specs[0], None)]
+    loaded = [_loaded(name, cache, seed, columns) for name, _ in weighted]
+    trains = list[tuple[str, Table]]()
+    for part in loaded:
+        if part.train is None:
+            hint = f"--held-out {part.origin} checks a run on it"
+            raise DataError.unusable(part.origin, "has no rows to train on, only held-out rows", hint=hint)
+        trains.append((part.name, part.train))
+    if held_out is None:
+        tests = [(part.name, part.held_out) for part in loaded if part.held_out is not None]
+        files = [path for part in loaded for path in part.files]
+    else:
+        texts = [held_out] if isinstance(held_out, str) else list(held_out)
+        checks = [_held_out(text, cache, seed, columns) for text in texts]
+        tests = [(part.name, table) for part, table in checks]
+        files = [path for part in (*loaded, *(part for part, _ in checks)) for path in part.files]
+    several, mapped = len(loaded) > 1, bool(columns)
+    train, test = _joined(trains, mapped or several), _joined(tests, mapped or several or len(tests) > 1)
+    assert train is not None, "a set has rows to train on"
     digests = "\n".join(table_digest(table) for table in (train, test) if table is not None)
-    return DataSet(name, train, test, origin, hashlib.sha256(digests.encode()).hexdigest(), files)
+    counts = [table.num_rows for _, table in trains]
+    weights = shares([weight for _, weight in weighted], counts)
+    sets = map(SetRows, [name for name, _ in trains], counts, weights)
+    return DataSet(
+        name="+".join(part.name for part in loaded),
+        train=train,
+        held_out=test,
+        origin=", ".join(part.origin for part in loaded),
+        digest=hashlib.sha256(digests.encode()).hexdigest(),
+        files=tuple(dict.fromkeys(files)),
+        sets=tuple(sets) if several else (),
+        checks=tuple(SetRows(name, table.num_rows) for name, table in tests) if len(tests) > 1 else (),
+    )
 
 
 def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
@@ -75,39 +169,87 @@ def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def _parts(spec: str, cache: Path, seed: int) -> Parts:
+def kept(data: DataSet, keep: Callable[[str, Table], tuple[Table, Sequence[bool]]]) -> DataSet:
+    """Return a data set with only the rows that `keep` returns.
+
+    `keep` is called with "train" or "held-out" and the table of that part. It returns the remaining rows, and whether
+    each row remains.
+    """
+    train, stays = keep("train", data.train)
+    held_out, checks = data.held_out, data.checks
+    if held_out is not None:
+        held_out, of_checks = keep("held-out", held_out)
+        checks = _counted(checks, of_checks)
+    return replace(data, train=train, held_out=held_out, sets=_counted(data.sets, stays), checks=checks)
+
+
+def _counted(sets: Sequence[SetRows], stays: Sequence[bool]) -> tuple[SetRows, ...]:
+    ends = list(accumulate((part.rows for part in sets), initial=0))
+    counts = [sum(stays[first:end]) for first, end in pairwise(ends)]
+    return tuple(replace(part, rows=count) for part, count in zip(sets, counts, strict=True))
+
+
+def _by_set(table: Table, sets: Sequence[SetRows]) -> list[tuple[str, Table]]:
+    firsts = accumulate((part.rows for part in sets), initial=0)
+    return [(part.name, table.slice(first, part.rows)) for part, first in zip(sets, firsts, strict=False)]
+
+
+def _joined(tables: Sequence[tuple[str, Table]], sourced: bool) -> Table | None:
+    """Return the rows of all tables, each with its source if `sourced`; None without tables."""
+    parts = [(name, with_source(table, name) if sourced else table) for name, table in tables]
+    return (joined(parts) if len(parts) > 1 else parts[0][1]) if parts else None
+
+
+def _held_out(spec: str, cache: Path, seed: int, columns: Columns) -> tuple[Loaded, Table]:
+    """Return the set of a `--held-out` with its held-out rows; of a file, these are all rows."""
+    part = _loaded(spec, cache, seed, columns)
+    table = part.train if len(part.files) == 1 and Path(spec) in part.files else part.held_out
+    if table is None:
+        raise DataError.unusable(spec, "has no held-out rows", hint="name a file, or a set with test rows")
+    return part, table
+
+
+def _loaded(spec: str, cache: Path, seed: int, columns: Columns) -> Loaded:
     if spec.startswith("hf:"):
-        return spec.removeprefix("hf:"), *_hub_rows(spec), spec, ()
-    if spec == "gsm8k":
-        train, test = gsm8k.prepared(cache)
-        if not (train.is_file() and test.is_file()):
-            raise DataError.unusable("gsm8k", f"not prepared: no train and test in {train.parent}", hint=PREPARE_HINT)
-        return spec, read(train), read(test), str(train.parent), (train, test)
+        return _loaded_as(spec.removeprefix("hf:").partition(":")[0], hub_rows(spec, columns), spec)
+    if spec in PUBLISHED and not Path(spec).exists():
+        folder = cache / spec
+        if not any((folder / f"{split}.parquet").is_file() for split in ("train", "test")):
+            hint = f"flowgraph data {spec} --from FOLDER, {PUBLISHED[spec].needs}"
+            raise DataError.unusable(spec, f"not prepared: no train and test in {folder}", hint=hint)
+        return replace(_folder(folder, columns), name=spec)
     if spec == "addition":
-        return spec, *addition(seed=seed), "made", ()
+        return _loaded_as(spec, addition(seed=seed))
     if spec.partition(":")[0] == "digits":
-        return spec, *digits(cast("Kind", spec.partition(":")[2] or "copy"), seed=seed), "made", ()
+        return _loaded_as(spec, digits(cast("Kind", spec.partition(":")[2] or "copy"), seed=seed))
     if spec.startswith(GYM_PREFIXES):
         task = spec.partition("/")[2]
-        return f"reasoning_gym/{task}", *reasoning_gym_rows(task, seed=seed), "made", ()
-    return _files(spec)
-
-
-def _files(spec: str) -> Parts:
+        return _loaded_as(f"reasoning_gym/{task}", reasoning_gym_rows(task, seed=seed))
     path = Path(spec)
     if path.is_dir():
-        train, test = _split_file(path, "train"), _split_file(path, "test")
-        if train is None:
-            names = sorted(entry.name for entry in path.iterdir())
-            listing = f"it has {', '.join(names[:6])}{' …' if len(names) > 6 else ''}" if names else "it is empty"
-            raise DataError.unusable(path, "has no train.parquet or train.jsonl", hint=listing)
-        files = (train, test) if test else (train,)
-        return path.resolve().name, read(train), read(test) if test else None, str(path), files
+        return _folder(path, columns)
     if path.exists() or path.suffix in READERS:
-        return path.stem, read(path), None, spec, (path,)
+        return _loaded_as(path.stem, (read(path, columns), None), spec, (path,))
     if "/" in spec:
         raise DataError.missing(path, hint=f"from the Hugging Face hub: hf:{spec}")
     raise DataError.unknown("data set", spec, [*NAMES, *(f"{prefix}NAME" for prefix in GYM_PREFIXES)])
+
+
+def _folder(path: Path, columns: Columns) -> Loaded:
+    train, test = _split_file(path, "train"), _split_file(path, "test")
+    if train is None and test is None:
+        names = sorted(entry.name for entry in path.iterdir())
+        listing = f"it has {', '.join(names[:6])}{' …' if len(names) > 6 else ''}" if names else "it is empty"
+        raise DataError.unusable(path, "has no train.parquet or train.jsonl", hint=listing)
+    tables = None if train is None else read(train, columns), None if test is None else read(test, columns)
+    files = tuple(file for file in (train, test) if file is not None)
+    return _loaded_as(path.resolve().name, tables, str(path), files)
+
+
+def _loaded_as(
+    name: str, tables: tuple[Table | None, Table | None], origin: str = "made", files: tuple[Path, ...] = ()
+) -> Loaded:
+    return Loaded(name=name, train=tables[0], held_out=tables[1], origin=origin, files=files)
 
 
 def _split_file(folder: Path, split: str) -> Path | None:
@@ -115,26 +257,3 @@ def _split_file(folder: Path, split: str) -> Path | None:
     if len(files) > 1:
         raise DataError.unusable(folder, f"has both {' and '.join(file.name for file in files)}")
     return files[0] if files else None
-
-
-def _hub_rows(spec: str) -> tuple[Table, Table | None]:
-    """Return the train and held-out rows of `hf:ID` or `hf:ID:CONFIG`; the split `test`, else `validation`, if any."""
-    try:
-        datasets = importlib.import_module("datasets")
-    except ImportError as fault:
-        raise DataError.lacks_package(spec, "datasets") from fault
-    name, _, config = spec.removeprefix("hf:").partition(":")
-    try:
-        splits = datasets.load_dataset(name, config or None)
-    except Exception as fault:  # the package passes on any exception of its network and file layers
-        raise DataError.failed(spec, "cannot be fetched", fault) from fault
-    if "train" not in splits:
-        raise DataError.unusable(spec, f"has no split `train`, only {', '.join(splits) or 'none'}")
-    held_out = next((name for name in ("test", "validation") if name in splits), None)
-
-    def table(split: str) -> Table:
-        rows, where = splits[split].with_format("arrow")[:].replace_schema_metadata(None), f"{spec} {split}"
-        check_rows(rows, file=where, where=lambda index: f"{where} row {index} (from 0)")
-        return rows
-
-    return table("train"), table(held_out) if held_out else None

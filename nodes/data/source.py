@@ -4,24 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
-from nodes.data.order import batch_indices
+import numpy as np
+
+from nodes.data.order import Indices, StepRows, batch_indices, permutation
 from nodes.values import Columns, Prompts
+
+_STREAMS = 2**40
+"""The streams of permutations of one data set: more than a run has epochs. Those below 0 order the rows of a step."""
 
 
 @dataclass(frozen=True)
 class PromptSource:
-    """A source of `rows_per_step` prompts of `table` for each step, in an order that `seed` and the epoch determine."""
+    """A source of `rows_per_step` prompts of `table` for each step, in an order that `seed` and the epoch determine.
+
+    `mixed` are sets with shares, in the order of their rows in `table`: the rows of each, and how many a step reads.
+    """
 
     table: Any
     rows_per_step: int
     seed: int = 0
+    mixed: tuple[tuple[int, StepRows], ...] = ()
 
     def batch(self, step: int) -> Prompts:
         """Return the prompts of one step."""
-        rows = batch_indices(seed=self.seed, step=step, batch=self.rows_per_step, count=self.table.num_rows)
-        return prompts_at(self.table, rows.tolist())
+        return prompts_at(self.table, self.rows(step).tolist())
+
+    def rows(self, step: int) -> Indices:
+        """Return the rows of one step: int64 [rows_per_step], all different."""
+        if not self.mixed:
+            count = self.table.num_rows
+            return batch_indices(seed=self.seed, step=step, batch=self.rows_per_step, count=count)
+        firsts = accumulate((count for count, _ in self.mixed), initial=0)
+        parts = [
+            first + batch_indices(seed=self.seed, step=step, batch=share, count=count, stream=place * _STREAMS)
+            for place, (first, (count, share)) in enumerate(zip(firsts, self.mixed, strict=False))
+        ]
+        rows = np.concatenate(parts)
+        return rows[permutation(self.seed, -2 - step, len(rows))]  # so that each minibatch has rows of all sets
 
 
 @dataclass(frozen=True)

@@ -26,20 +26,23 @@ def _suggestion(data_source: str) -> DataSuggestion:
     return SUGGESTIONS.get(data_source) or SUGGESTIONS.get(data_source.partition("/")[0]) or UNKNOWN
 
 
-def suggested(data_source: str) -> dict[str, object]:
+def suggested(*data_sources: str) -> dict[str, object]:
     """Return the suggested settings, keyed by "op.setting", of a data source or the family before its slash.
 
-    >>> suggested("digits"), suggested("my own")
+    Of several sources, the longest responses count; the result is {} if one of them is unknown.
+
+    >>> suggested("digits"), suggested("digits", "my own")
     ({'generate.max_tokens': 4, 'refill.max_tokens': 4}, {})
     """
-    max_tokens = _suggestion(data_source).max_tokens
-    return {} if max_tokens is None else dict.fromkeys(("generate.max_tokens", "refill.max_tokens"), max_tokens)
+    lengths = [_suggestion(source).max_tokens for source in data_sources]
+    longest = max((length or 0 for length in lengths), default=0)
+    return {} if None in lengths else dict.fromkeys(("generate.max_tokens", "refill.max_tokens"), longest)
 
 
-def batch_for(data_source: str) -> int:
-    """Return the suggested number of prompts in a step.
+def batch_for(*data_sources: str) -> int:
+    """Return the suggested number of prompts in a step: the largest of several sources, and 16 for an unknown one.
 
     >>> batch_for("addition"), batch_for("my own")
     (8, 16)
     """
-    return _suggestion(data_source).batch
+    return max(_suggestion(source).batch for source in data_sources)

@@ -32,7 +32,7 @@ _TRUTHS: Mapping[str, Callable[[str], str]] = {
 
 
 def digits(kind: Kind = "copy", *, length: int = 3, seed: int = 0) -> tuple[Table, Table]:
-    """Return questions about every combination of `length` digits, a fifth of them held out.
+    """Return (train, held-out) questions about all combinations of `length` digits, a fifth of them held out.
 
     A prompt is only the digits, since all questions of a data set are of one kind.
     Raises DataError for an unknown kind or a length outside 1 … 4.
@@ -53,7 +53,7 @@ def digits(kind: Kind = "copy", *, length: int = 3, seed: int = 0) -> tuple[Tabl
 
 
 def addition(*, largest: int = 12, seed: int = 0) -> tuple[Table, Table]:
-    """Return questions for sums of two numbers from 1 to `largest`, in both orders, an eighth of the pairs held out.
+    """Return (train, held-out) questions for sums of two numbers from 1 to `largest`, an eighth of the pairs held out.
 
     Both orders of a pair are in the same part, so that no held-out sum is in train.
     Raises DataError if `largest` is not from 4 to 1000.

@@ -20,7 +20,7 @@ from nodes.values import Accuracy, Policy, Prompts, Rollout, Scores
     metrics=(Metric("accuracy", headline=True, about="share of responses to held-out prompts with full marks"),),
 )
 def accuracy(scores: Scores) -> Accuracy:
-    """Return the share of responses with full marks, a score of 1."""
+    """Return the share of responses with full marks, a score of 1; 0 without responses."""
     full = float((scores.data >= FULL_MARKS).sum())
     count = len(scores.data)
     return Accuracy(full / count if count else 0.0, [Measure("accuracy", full, count)])
@@ -31,10 +31,10 @@ def accuracy(scores: Scores) -> Accuracy:
     metrics=(Metric("pass_at_k", headline=True, about="probability that at least one of k responses has full marks"),),
 )
 def pass_at_k(scores: Scores, group: Group, *, k: Annotated[int, Field(ge=1)] = 1) -> Accuracy:
-    """Estimate, without bias, the probability that at least one of `k` responses to a prompt has full marks.
+    """Return an unbiased estimate of the probability that at least one of `k` responses to a prompt has full marks.
 
     It is the mean over prompts of 1 - C(n - c, k) / C(n, k), for n responses to a prompt, c of them with full marks.
-    Raises LawError for a prompt with fewer than `k` responses.
+    The result is 0 without prompts. Raises LawError for a prompt with fewer than `k` responses.
     Source: Chen et al. 2021 (Codex), arXiv 2107.03374, equation 1.
 
     >>> import torch
@@ -52,9 +52,17 @@ def pass_at_k(scores: Scores, group: Group, *, k: Annotated[int, Field(ge=1)] = 
 
 
 @flow
-def evaluate(prompts: Prompts, policy: Policy, *, by: Rule = "data", max_tokens: int = 256) -> Accuracy:
-    """Sample greedy responses to held-out prompts and return the share with full marks."""
-    rollout = generate(policy, prompts, temperature=0.0, max_tokens=max_tokens)
+def evaluate(
+    prompts: Prompts,
+    policy: Policy,
+    *,
+    n: int = 1,
+    temperature: float = 0.0,
+    by: Rule = "data",
+    max_tokens: int = 256,
+) -> Accuracy:
+    """Sample `n` responses to each held-out prompt, greedy by default, and return the share with full marks."""
+    rollout = generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
     return accuracy(score(rollout, by=by))
 
 
@@ -69,7 +77,7 @@ def evaluate_at_k(
     by: Rule = "data",
     max_tokens: int = 256,
 ) -> Accuracy:
-    """Sample `n` responses to each held-out prompt and estimate pass@k."""
+    """Sample `n` responses to each held-out prompt and return pass@k: the chance that one of `k` has full marks."""
     rollout = generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
     return pass_at_k(score(rollout, by=by), rollout.group, k=k)
 
@@ -78,7 +86,7 @@ def evaluate_at_k(
 def respond(
     prompts: Prompts, policy: Policy, *, n: int = 1, temperature: float = 1.0, max_tokens: int = 256
 ) -> Rollout:
-    """Sample `n` responses to each prompt."""
+    """Sample `n` responses to each prompt and return them."""
     return generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
 
 
@@ -92,6 +100,6 @@ def respond_and_score(
     max_tokens: int = 256,
     by: Rule = "data",
 ) -> tuple[Rollout, Scores]:
-    """Sample `n` responses to each prompt and score them."""
+    """Sample `n` responses to each prompt, and return them with their scores by the rule `by`."""
     rollout = generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
     return rollout, score(rollout, by=by)

@@ -33,7 +33,7 @@ class Marks:
     source: Column | None = None
 
     def of(self, rows: Column) -> Marks:
-        """Return the chosen rows, a boolean array [B]."""
+        """Return the marks of the rows where `rows`, a boolean array [B], is true."""
         parts = (self.prompt, self.score, self.tokens, self.finished, self.source)
         prompt, score, *rest = (None if part is None else part[rows] for part in parts)
         assert prompt is not None and score is not None, "every response has a prompt and a score"
@@ -63,7 +63,7 @@ class ResponseLengths:
 
     @classmethod
     def of(cls, tokens: Column) -> ResponseLengths:
-        """Return the mean, median and maximum of counts of tokens [B]."""
+        """Return the mean, median and maximum of the numbers of tokens [B] of responses."""
         import numpy as np
 
         return cls(float(np.mean(tokens)), float(np.median(tokens)), int(tokens.max()))
@@ -71,7 +71,11 @@ class ResponseLengths:
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """Estimates from scored responses: `pass_at` k → chance of full marks in k responses; `truncated` is a share."""
+    """Estimates from scored responses.
+
+    `pass_at` has, by k, the probability that at least one of k responses has full marks. `truncated` is the share of
+    responses that were cut at the limit on their tokens. `tokens` and `truncated` are None if they are not known.
+    """
 
     prompts: int
     responses: int
@@ -82,7 +86,10 @@ class ScoreReport:
 
 
 def reported(marks: Marks) -> ScoreReport:
-    """Return the estimates, with k up to the fewest responses of a prompt; raise LawError without responses."""
+    """Return the estimates from scored responses, with pass@k for each k up to the fewest responses of a prompt.
+
+    Raises LawError without responses.
+    """
     import numpy as np
 
     if not len(marks.prompt):
@@ -102,11 +109,11 @@ def reported(marks: Marks) -> ScoreReport:
 
 
 def estimate(values: Column) -> Estimate:
-    """Return the mean of the prompts' values [P] and 1.96 standard errors, s / sqrt(P) with s over P - 1.
+    """Return the mean of values [P], one for each prompt, and half its 95% interval: 1.96 · deviation / sqrt(P).
 
     Prompts are the sample, not responses: the responses to one prompt are similar, so they count as one.
     Source: Miller 2024 (Adding Error Bars to Evals), arXiv 2411.00640: standard errors by clusters, here prompts.
-    Deviation: if all prompts have one value, the interval is unknown, rather than of width 0.
+    Deviation: if all prompts have one value, the half width is None rather than 0.
 
     >>> import numpy as np
     >>> accuracy = estimate(np.array([1.0, 0.0, 0.0, 1.0]))
@@ -139,7 +146,7 @@ def chance_at_k(n: int, c: int, k: int) -> float:
 
 
 def shown_ks(pass_at: Sequence[int]) -> list[int]:
-    """Return the k to show: powers of two, and the largest.
+    """Return the k of `pass_at` to show: those that are powers of two, and the largest.
 
     >>> shown_ks(range(1, 7))
     [1, 2, 4, 6]

@@ -1,4 +1,4 @@
-"""Plans and other systems: what verl, OpenRLHF and NeMo RL start from, written from a plan, and read into our words."""
+"""Export plans to the files that verl, OpenRLHF and NeMo RL start from, and import runs of verl and OpenRLHF."""
 
 from nodes.interop.changes import Change, changes
 from nodes.interop.export import Exported, export

@@ -81,7 +81,7 @@ class ScoreTerm:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a flow computes, in the words of its nodes. `estimator` is the op of its advantages, "" if unknown.
+    """The algorithm of a flow, in terms of its nodes. `estimator` is the op of its advantages, "" if unknown.
 
     `scores` are all scores that its advantages are computed from. `aggregations` has the aggregation of each other term
     of the policy's loss, by the name of its node; `choice` has how tokens are chosen by their covariance.
@@ -93,6 +93,10 @@ class Algorithm:
     whitened: bool
     n: int
     temperature: float
+    top_k: int
+    top_p: float
+    stop: tuple[str | int, ...]
+    ignore_eos: bool
     max_tokens: int
     policy: Update
     critic: Update | None
@@ -109,6 +113,16 @@ class Algorithm:
     correction: Mapping[str, Any] | None = field(hash=False)
     rejection: Mapping[str, Any] | None = field(hash=False)
     unsaid: tuple[str, ...]
+
+    @property
+    def stop_texts(self) -> list[str]:
+        """Return the texts that end a response."""
+        return [stop for stop in self.stop if isinstance(stop, str)]
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """Return the token ids that end a response, besides the model's end tokens."""
+        return [stop for stop in self.stop if isinstance(stop, int)]
 
     @property
     def kl(self) -> KL | None:
@@ -153,7 +167,10 @@ def settings_of(node: Node) -> Mapping[str, Any]:
 
 
 def read_algorithm(graph: Graph) -> Algorithm | None:
-    """Return the algorithm of a named graph, or None if it does not train a policy on responses that it generates."""
+    """Return the algorithm of a graph whose nodes have names; None if it trains no policy on responses that it samples.
+
+    Nodes that an algorithm has no field for are named in its `unsaid`.
+    """
     reader = _AlgorithmReader(graph)
     updates = {node: list(_loss_terms(node)) for node in reader.nodes("update")}
     losses = ((update, node) for update, terms in updates.items() for _, node in terms if node.op.name in SURROGATES)
@@ -179,9 +196,7 @@ def read_algorithm(graph: Graph) -> Algorithm | None:
         ),
         advantages=advantages,
         whitened=whitened,
-        n=sampling["n"],
-        temperature=sampling["temperature"],
-        max_tokens=sampling["max_tokens"],
+        **{name: sampling[name] for name in ("n", "temperature", "top_k", "top_p", "stop", "ignore_eos", "max_tokens")},
         policy=_update(policy),
         critic=_update(critic) if critic is not None else None,
         value_clip=value_loss["clip"] if value_loss is not None else None,

@@ -38,9 +38,10 @@ class Change:
 
 
 def changes(read: Imported, before: str, after: str) -> tuple[Change, ...]:
-    """Return the differences between two exported commands of the same version, as changes to the run `read`.
+    """Return the keys to change in the command of the run `read`, so that it runs what the command `after` runs.
 
-    `before` is that run, exported again. The old value of a key is the one that the run sets, or its default.
+    `before` is the run's own plan, exported as a command for the same version as `after`; the two are compared. The old
+    value of a key is the one that the run sets, or its default.
     """
     old_run, new_run = started(before), started(after)
     old, new = _texts(old_run), _texts(new_run)

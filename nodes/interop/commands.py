@@ -86,8 +86,8 @@ def started(text: str) -> StartedCommand:
     if not starts and refusals:
         raise refusals[0]
     if not starts:
-        hint = "it should hold python3 -m verl.trainer.main_ppo … or python3 -m openrlhf.cli.train_ppo_ray …"
-        raise UsageError("no command of verl or OpenRLHF is in this text", where="the command", hint=hint)
+        hint = "it must contain python3 -m verl.trainer.main_ppo … or python3 -m openrlhf.cli.train_ppo_ray …"
+        raise UsageError("this text has no command of verl or OpenRLHF", where="the command", hint=hint)
     system, start, arguments = starts[0]
     read = list(_flags(arguments) if system == "openrlhf" else _overrides(arguments))
     return StartedCommand(
@@ -165,14 +165,14 @@ def _flags(words: Sequence[Word]) -> Iterator[CommandKey]:
             continue
         name, equals, value = word.text.partition("=")
         if not name.startswith("--"):
-            raise error_at(word.line, "belongs to no flag", word.text[:60])
+            raise error_at(word.line, "does not belong to a flag", word.text[:60])
         count = next((table.values.get(name[2:], 1) for table in newest_first if table.knows(name[2:])), "*")
         minimum, maximum = (count, count) if isinstance(count, int) else (1 if count == "+" else 0, math.inf)
         values = [replace(word, text=value)] if equals else []
         while not equals and remaining and not _FLAG.match(remaining[0].text) and len(values) < maximum:
             values.append(remaining.popleft())
         if not equals and len(values) < minimum:
-            raise error_at(word.line, "lacks its value", word.text[:60])
+            raise error_at(word.line, "has no value", word.text[:60])
         text = " ".join(value.text for value in values) if values else "True"
         unset = tuple(name for value in values for name in value.unset)
         guessed = tuple(name for value in values for name in value.guessed)

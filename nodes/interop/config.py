@@ -76,7 +76,11 @@ class Config:
         return name in self.overrides
 
     def get(self, *names: str) -> Scalar:
-        """Return the value of the first of these keys that the run sets, else the first default, else None."""
+        """Return the value of the first of these keys that the run sets, else the first default, else None.
+
+        The keys then count as read. A key whose value only a running shell knows is skipped, and `unusable` says why;
+        if the run sets a key to null, no default is used.
+        """
         self.read.update(names)
         is_null = False  # set to null, so no default is used
         for name in names:
@@ -98,7 +102,10 @@ class Config:
         return next((value for value in values if value is not None), None)
 
     def integer(self, *names: str) -> int | None:
-        """Return a whole number, or None without a value. Raises UsageError with the line for any other value."""
+        """Return the value of the keys, a whole number, or None if they have none.
+
+        Raises UsageError with the line for any other value.
+        """
         value = self._number(names, "a whole number")
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -108,32 +115,41 @@ class Config:
         raise self._wrong(names, value, f"at most {MAX_INTEGER:,}" if is_large else "a whole number")
 
     def positive(self, *names: str) -> int:
-        """Return a whole number above 0. Raises UsageError with the line for any other value, or none."""
+        """Return the value of the keys, a whole number above 0. Raises UsageError with the line for any other value."""
         value = self.integer(*names)
         if value is None or value < 1:
             raise self._wrong(names, value, "a whole number above 0")
         return value
 
     def optional_positive(self, *names: str) -> int | None:
-        """Return a whole number above 0, None without a value; raises UsageError with the line for another."""
+        """Return the value of the keys, a whole number above 0, or None if they have none.
+
+        Raises UsageError with the line for any other value.
+        """
         return None if self.integer(*names) is None else self.positive(*names)
 
     def number(self, *names: str) -> float | None:
-        """Return a finite number, or None without a value. Raises UsageError with the line for any other value."""
+        """Return the value of the keys, a finite number, or None if they have none.
+
+        Raises UsageError with the line for any other value.
+        """
         value = self._number(names, "a number")
         if value is None or is_number(value):
             return value
         raise self._wrong(names, value, "a number")
 
     def share(self, *names: str) -> float:
-        """Return a number above 0 and at most 1. Raises UsageError with the line for any other value, or none."""
+        """Return the value of the keys, above 0 and at most 1. Raises UsageError with the line for any other value."""
         value = self.number(*names)
         if value is None or not 0 < value <= 1:
             raise self.error("must be above 0, and at most 1", *names)
         return float(value)
 
     def flag(self, *names: str) -> bool:
-        """Return a boolean, False without a value. Raises UsageError with the line for any other value."""
+        """Return the value of the keys as a boolean, False without one; 0 and 1 are booleans too.
+
+        Raises UsageError with the line for any other value.
+        """
         value = self.get(*names)
         if value is None or isinstance(value, bool) or value in (0, 1):
             return bool(value)
@@ -154,7 +170,8 @@ class Config:
     ) -> Imported:
         """Return this run as a flow; call it last, since it reports the keys that were not read until then.
 
-        `facts` are the fields of `Imported` that no key tells: its models, those that it does not use, and its batch.
+        `run` has the places and layouts of roles. `facts` are the other fields of `Imported`: its models, those that it
+        does not use, its batch and its lengths.
         """
         ignored = {key.key: why for key in self.overrides.values() if (why := self._ignored(key))}
         # Words for a command of the system: no unknown values, no removals, no secrets.
@@ -274,8 +291,8 @@ def is_number(value: object) -> TypeGuard[int | float]:
 def resolve_reference(text: str, value_of: Callable[[str], Scalar], depth: int = 0) -> Scalar:
     """Return the value that `${other.key}` or `${oc.select:other.key,default}` refers to.
 
-    `value_of` returns the value of a key. Raises LookupError for text of another form, and for references that nest
-    more than MAX_DEPTH deep.
+    `value_of` returns the value of a key, and `depth` counts the references that led to this one. Raises LookupError
+    for text of another form, and for references that nest more than 20 deep.
 
     >>> resolve_reference("${a.b}", {"a.b": 3}.__getitem__), resolve_reference("${oc.select:no,5}", {"no": None}.get)
     (3, 5)

@@ -60,14 +60,14 @@ def export(
     longest: LongestLengths | None = None,
     notes: Sequence[str] = (),
 ) -> Exported:
-    """Return the files that a system starts a plan from, for the newest known version unless one is named.
+    """Return the files from which a system runs a plan, with notes on each thing that the system does differently.
 
-    `graph` is the plan's flow with the settings that it was planned with, `longest` the lengths that it was forecast
-    for, if the plan does not have them. What the system cannot do is in the notes, after those that you pass, and at
-    the head of the first file.
+    `version` is that of the system, by default the newest known one. `graph` is the plan's flow with the settings that
+    it was planned with, `longest` the lengths that it was forecast for, if the plan does not have them. The result's
+    notes, also at the head of the first file, begin with `notes`. If the system cannot run the files, a note says why.
 
-    Raises UnknownNameError for an unknown system or version, PlanError for a plan that does not say what it was made
-    for, UsageError for a flow that generates no responses.
+    Raises UnknownNameError for an unknown system or version, PlanError for a plan that does not record its models and
+    batch, and UsageError for a flow that trains no policy on responses that it generates.
     """
     name = system_of(system)
     versions = exported_versions(name)

@@ -9,9 +9,13 @@ from nodes.interop.export_spec import ExportDevices, ExportSpec, RoleName, max_t
 
 
 def note_shared_limits(spec: ExportSpec) -> None:
-    """Note what none of the systems has: nodes without a key, models without a part, other precisions."""
+    """Add a note for each thing of a plan that no system can express, such as a node without a key."""
     for text in _of_the_flow(spec):
         spec.note(text)
+    algorithm = spec.algorithm
+    truncates = {"verl": algorithm.top_p < 1 or algorithm.top_k > 0, "openrlhf": algorithm.top_p < 1}
+    if algorithm.temperature and truncates.get(spec.system, False):  # NeMo RL trains those of truncated ones too
+        spec.note(f"the flow trains log-probs of the tokens that its truncation keeps; {spec.name} those of all tokens")
     trained: tuple[RoleName, ...] = ("policy", "critic")
     for placed in [spec.role(name) for name in trained if spec.is_placed(name)]:
         precision, offload = placed.running.precision, placed.running.offload
@@ -27,14 +31,20 @@ def note_shared_limits(spec: ExportSpec) -> None:
 
 
 def note_aggregations(spec: ExportSpec, aggregation: str | float, how: str) -> None:
-    """Add a note for each loss term, other than the surrogate, that the system aggregates differently from the flow."""
+    """Add a note for each loss term, other than the surrogate, that the system aggregates differently from the flow.
+
+    `aggregation` is that of the system; `how` introduces it in the note, as in "verl aggregates all terms alike".
+    """
     for name, term in spec.algorithm.aggregations.items():
         if term != aggregation:
             spec.note(f"`{name}` is aggregated as {aggregation_text(term)}; {how}: {aggregation_text(aggregation)}")
 
 
 def note_uneven(spec: ExportSpec, devices: ExportDevices, pool: str) -> None:
-    """Add a note if a pool has different numbers of devices on its machines, since the system uses fewer then."""
+    """Add a note if `devices` differ in number between machines, since the system then uses the fewest on each.
+
+    `pool` is the name of their pool in the note.
+    """
     if len(set(devices.counts)) > 1:
         counts = ", ".join(map(str, devices.counts))
         spec.note(
@@ -44,9 +54,10 @@ def note_uneven(spec: ExportSpec, devices: ExportDevices, pool: str) -> None:
 
 
 def trainer_pools(spec: ExportSpec, trainer: str) -> set[str]:
-    """Return the pools of policy, critic and reference, without the sampler's unless it is the policy's.
+    """Return the names of the pools of policy, critic and reference, without the sampler's unless it is the policy's.
 
-    Add a note for each critic or reference in another pool than the policy, since the system places all three together.
+    Adds a note for each critic or reference in another pool than the policy, since the system's trainer, which notes
+    call `trainer`, places all three together.
     """
     home, sampling = spec.role("policy").pool, spec.role("sampler").pool
     pools = {home}
@@ -71,7 +82,7 @@ def note_recomputed(spec: ExportSpec) -> None:
 def kl_estimator(spec: ExportSpec) -> str:
     """Return the KL estimator for a system with only k1, k2 and k3, all without a straight-through gradient.
 
-    Others become k2, with a note. Return "" without a KL.
+    Other estimators become k2, with a note. Returns "" if the flow has no KL.
     """
     kl = spec.algorithm.kl
     if kl is None:

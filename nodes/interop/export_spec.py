@@ -118,7 +118,7 @@ class ExportSpec:
 
     @property
     def prompt_tokens(self) -> int:
-        """Return the maximum length of a prompt in tokens, or a default if the plan does not specify it."""
+        """Return the maximum length of a prompt in tokens, or 1,024 if the plan does not specify it."""
         tokens = self.longest.prompt_tokens if self.longest else max_tokens(self.assumed.prompt_tokens)
         return tokens or DEFAULT_PROMPT_TOKENS
 
@@ -172,7 +172,7 @@ class ExportSpec:
     def row_tokens(self, name: RoleName) -> int:
         """Return the tokens of one micro-batch on all devices that split its rows, from the plan or else from the flow.
 
-        The longest row has to fit. The share of one device, rounded up, is a whole number.
+        They are at least those of the longest row, and rounded up to a multiple of these devices.
         """
         update = (self.algorithm.critic if name == "critic" else None) or self.algorithm.policy
         role = self.role(name)
@@ -188,14 +188,16 @@ def export_spec(
     longest: LongestLengths | None = None,
     notes: Sequence[str] = (),
 ) -> ExportSpec:
-    """Return what a plan and its graph are exported from, for a version of a system.
+    """Return the data that the templates of a system's version are filled from: a plan, its algorithm and its models.
 
-    Raises PlanError for a plan that does not say what it was made for, UsageError for a flow that generates nothing.
+    `longest` replaces the lengths that the plan records, and the result's notes begin with `notes`. Raises PlanError
+    for a plan that does not record its models and batch, and UsageError for a flow that trains no policy on responses
+    that it generates.
     """
     assumed = plan.assumed
     if assumed is None:
         hint = "make the plan with `flowgraph plan`, which writes models, batch and lengths into it"
-        raise PlanError("the plan does not say for which models and batch it was made", where="assumed", hint=hint)
+        raise PlanError("the plan does not state its models and batch", where="assumed", hint=hint)
     algorithm = read_algorithm(graph)
     if algorithm is None:
         what = f"{graph.name} trains no policy on responses that it generates, which these systems do"
@@ -242,7 +244,7 @@ def _parts(graph: Graph) -> dict[Part, str]:
 
 
 def max_tokens(text: str) -> int | None:
-    """Return the largest number of tokens in a text of lengths; None if it has none.
+    """Return the largest number of tokens that a text of lengths names; None if it names none, as for a file.
 
     >>> max_tokens("512"), max_tokens("mean=2k,p99=16k"), max_tokens("rows.parquet:tokens")
     (512, 16000, None)

@@ -1,4 +1,4 @@
-"""A run of another system in our words: its flow, its settings, and where its roles run."""
+"""A run of another system as a shipped flow: its settings, and where its roles run."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ class Imported(SystemRun):
 
 
 def model_with_adapters(name: str, rank: int, alpha: int) -> str:
-    """Return a model as text for `--model`; alpha is written unless it is twice the rank, which is the default.
+    """Return a model as text for `--model`, with the rank and alpha of its adapters; rank 0 means none.
+
+    Alpha is left out if it is twice the rank, which is the default.
 
     >>> model_with_adapters("org/name", 8, 16), model_with_adapters("org/name", 8, 8), model_with_adapters("m", 0, 0)
     ('org/name+lora=8', 'org/name+lora=8,alpha=8', 'm')
@@ -85,10 +87,10 @@ def model_with_adapters(name: str, rank: int, alpha: int) -> str:
 
 
 def machines_of(parts: Sequence[SharedDevices]) -> tuple[int, int]:
-    """Return how many equal machines these parts need, and the devices of each, with the fewest devices unused.
+    """Return the number of equal machines for these parts, and the devices of each, with the fewest devices unused.
 
-    The devices that a part has on one machine stay on one machine, and its machines stay different machines; parts with
-    few devices share machines of the usual size.
+    A part keeps its `devices_per_node` on each of its machines. Parts may share a machine, which then has at most 8
+    devices, or as many as the largest part has on one machine.
 
     >>> machines_of([SharedDevices(("a",), 12, 6), SharedDevices(("b",), 4, 2)])
     (2, 8)

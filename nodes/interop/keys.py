@@ -64,7 +64,7 @@ class Keys:
 
 @cache
 def keys(system: System, version: str) -> Keys:
-    """Return the keys of one version. Raises UnknownNameError for a version without a list."""
+    """Return the keys that one version of a system reads. Raises UnknownNameError for a version that is not known."""
     if version not in versions(system):
         raise UnknownNameError.of(f"version of {system}", version, versions(system))
     data = json.loads((FOLDERS[system] / "keys" / f"{version}.json").read_text(encoding="utf-8"))
@@ -80,14 +80,14 @@ def _irrelevant(system: System) -> re.Pattern[str]:
 
 @cache
 def versions(system: System) -> tuple[str, ...]:
-    """Return the versions whose commands can be imported, oldest first."""
+    """Return the versions of a system whose keys are known, oldest first."""
     names = (path.stem for path in (FOLDERS[system] / "keys").glob("*.json"))
     return tuple(sorted(names, key=lambda version: [int(part) for part in version.split(".")]))
 
 
 @cache
 def exported_versions(system: System) -> tuple[str, ...]:
-    """Return the versions to which plans can be exported, oldest first."""
+    """Return the versions of a system to which plans can be exported, oldest first."""
     return tuple(v for v in versions(system) if (FOLDERS[system] / "templates" / f"{v}.j2").is_file())
 
 

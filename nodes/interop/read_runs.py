@@ -27,9 +27,9 @@ def read_command(text: str) -> Imported:
 
 
 def read_yaml(text: str) -> Imported:
-    """Return the run of a verl configuration, whole or with only what differs from the defaults.
+    """Return the run of a verl configuration in YAML, which may be whole or only have what differs from the defaults.
 
-    Raises UsageError with the line for text that is not YAML, and as `read_command` does.
+    Raises UsageError, with the line, for text that is not YAML and for numbers that contradict each other.
     """
     keys = keys_of_yaml(text)
     inherited = tuple(
@@ -46,7 +46,8 @@ def read_yaml(text: str) -> Imported:
 def keys_of_yaml(text: str) -> tuple[CommandKey, ...]:
     """Return the keys of a YAML text with their lines, including Hydra's own (`defaults`, `hydra`).
 
-    Raises UsageError with the line for text that is not a YAML mapping, for a repeated key, and for an alias.
+    Raises UsageError with the line for text that is too long, too deep or no YAML mapping, and for repeated keys or an
+    alias.
     """
     import yaml  # type: ignore[import-untyped, unused-ignore]
 
@@ -68,7 +69,7 @@ def keys_of_yaml(text: str) -> tuple[CommandKey, ...]:
     if aliases:
         raise _error("an alias stands for another part; write it out", aliases[0].start_mark.line)
     if not isinstance(root, yaml.MappingNode):
-        raise _error("holds no keys", 0)
+        raise _error("has no keys", 0)
     return _leaves(root)
 
 

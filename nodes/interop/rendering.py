@@ -89,7 +89,10 @@ QUOTES: Mapping[str, Quote] = {"verl": hydra, "openrlhf": flag, "nemo-rl": yaml,
 
 
 def render(name: str, quote: str, values: Mapping[str, Any]) -> str:
-    """Return the template at this path below `interop`, filled with values that are quoted by `quote`."""
+    """Return the text of a template with `values` filled in, each quoted for its place.
+
+    `name` is the template's path below `nodes/interop`; `quote` is a key of `QUOTES`, a system or "shell".
+    """
     return str(_environment(quote).get_template(name).render(values))
 
 

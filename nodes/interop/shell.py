@@ -79,7 +79,7 @@ def commands(text: str) -> list[Command]:
     >>> [word.text for word in commands("N=2; run -n $((N * 4)) 'a b'  # twice")[0]]
     ['run', '-n', '8', 'a b']
 
-    Raises UsageError with the line for text that is not a script: a quote or bracket that is never closed.
+    Raises UsageError with the line for text that is too long or not a script; for example, a quote is never closed.
     """
     if len(text) > MAX_CHARACTERS:
         raise error_at(1, f"more than {MAX_CHARACTERS:,} characters are not a launch script")
@@ -211,7 +211,7 @@ class _Shell:
                 if not self.peek():
                     raise error_at(opened, "this array is never closed", "(")
                 if self.peek() in ";&|(<>":
-                    raise error_at(self.line, "cannot stand in an array", self.peek())
+                    raise error_at(self.line, "cannot be used in an array", self.peek())
                 value += self.word()
                 self.take(_BLANKS_AND_LINES)
             self.position += 1

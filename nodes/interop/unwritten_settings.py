@@ -21,9 +21,10 @@ SHARED_KINDS = frozenset({"generate", "update"})  # kinds whose nodes share one 
 
 
 def unwritten_settings(graph: Graph, unsaid: tuple[str, ...], write: Callable[[Graph], str]) -> tuple[str, ...]:
-    """Return `node.setting=value` of each setting that changes numbers and not what `write` returns.
+    """Return a text `node.setting=value` for each setting of a graph that the text from `write` does not depend on.
 
-    Nodes of `unsaid` are left out, since a note names them already, and those that only report.
+    These are left out: settings that have their default or change only speed and memory, nodes that only report, and
+    nodes named in `unsaid`, since a note names them already.
     """
     text, lost, written = write(graph), list[tuple[Node, str]](), list[tuple[Node, str]]()
     for node in graph.all_nodes:

@@ -112,12 +112,12 @@ def dppo_loss(
     most: Annotated[float, Field(ge=1)] = 20.0,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return the policy gradient -A·sg(min(r, most))·log p, without tokens whose probability moved too far with A.
+    """Return the policy gradient -A·sg(min(r, most))·log p, 0 for tokens whose probability moved too far already.
 
-    r = exp(new - old), with its log clamped to ±20. The term of a token is 0 if its probability moved by more than
-    `eps` in the direction of its advantage: up where A > 0, down elsewhere. The distance is the difference of
-    probabilities ("tv"), or the KL(old, new), in nats, of sampling this token or any other ("kl", with 0.05 in the
-    paper's runs). `weights` [B, T] multiply the terms.
+    r = exp(new - old), with its log clamped to ±20; sg stops the gradient. The term of a token is 0 if its probability
+    moved by more than `eps` in the direction of its advantage: up where A > 0, down elsewhere. The distance is the
+    difference of probabilities ("tv"), or the KL(old, new), in nats, of sampling this token or any other ("kl", with
+    0.05 in the paper's runs). `weights` [B, T] multiply the terms.
     Source: Qi et al. 2026 (DPPO), arXiv 2602.04879, the binary divergences. Deviation: 1 - p is at least 1e-8.
     """
     import torch
@@ -150,7 +150,7 @@ def value_loss(
     clip: Annotated[float | None, Field(gt=0)] = 0.2,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return half a critic's squared error or clipped error: max((V - R)², (old + clip(V - old, ±clip) - R)²)/2.
+    """Return half the larger of a critic's two errors: max((V - R)², (old + clip(V - old, ±clip) - R)²)/2.
 
     `old` is the critic's estimate before the update; it is not used if `clip` is None.
     Source: Schulman et al. 2016 (GAE), arXiv 1506.02438; the clip comes from the code of PPO, described by Engstrom et
@@ -177,6 +177,6 @@ def cross_entropy(new: Annotated[LogProbs, By.TRAINED], mask: Mask, *, aggregati
 
 @node(metrics=(Metric("policy_entropy", "nats", about="mean entropy of the policy being trained"),))
 def entropy_bonus(entropy: Annotated[Entropy, By.TRAINED], mask: Mask, *, aggregation: How = MEAN) -> Loss:
-    """Return minus the entropy; a positive factor rewards it: `+ 0.01 * entropy_bonus(entropy(pi, r), mask)`."""
+    """Return minus the entropy, so a positive factor rewards it: `+ 0.01 * entropy_bonus(entropy(pi, r), mask)`."""
     terms = -masked(entropy.data, mask)
     return Loss.of(terms, mask, aggregation, [mean_of("policy_entropy", -terms, mask)])

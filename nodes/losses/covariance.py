@@ -39,7 +39,7 @@ def high_covariance(
     high: Annotated[float, Field(allow_inf_nan=False)] = 5.0,
     key: Key = Key(),
 ) -> Chosen:
-    """Choose tokens at random among those whose covariance is between `low` and `high`: [B, T] of 0 and 1.
+    """Return a random choice of tokens whose covariance is between `low` and `high`: [B, T], 1 where chosen, else 0.
 
     A token's covariance is (A - mean A)·(log p - mean log p), with means over the batch's tokens. At most
     max(1, `fraction` of all tokens, rounded down) are chosen, by random numbers that the key and the rows' identities
@@ -60,10 +60,10 @@ def top_covariance(
     *,
     fraction: Annotated[float, Field(gt=0, le=1)] = 2e-4,
 ) -> Chosen:
-    """Choose the max(1, `fraction` of all tokens, rounded down) tokens of the largest covariance: [B, T] of 0 and 1.
+    """Return the choice of the tokens of largest covariance: [B, T], 1 where chosen, else 0.
 
-    A token's covariance is (A - mean A)·(log p - mean log p), with means over the batch's tokens. Of equal covariances
-    those of earlier rows are chosen.
+    A token's covariance is (A - mean A)·(log p - mean log p), with means over the batch's tokens. The number of chosen
+    tokens is max(1, `fraction` of all tokens, rounded down). Of equal covariances those of earlier rows are chosen.
     Source: Cui et al. 2025 (KL-Cov), arXiv 2505.22617. Deviation: the covariance is computed once, from the log-probs
     at sampling, not from the newest ones in each micro-batch, so the loss does not depend on how the batch is split.
     """

@@ -20,7 +20,7 @@ APPROX_KL = Metric("approx_kl", "nats", about="mean of old - new log-prob over t
 
 
 def masked(values: Tensor, mask: Mask) -> Tensor:
-    """Set values to 0 where the mask is 0, so that NaN there reaches neither the loss nor its gradient: [B, T].
+    """Return values [B, T] with 0 where the mask is 0, so that NaN there reaches neither the loss nor its gradient.
 
     >>> import torch
     >>> masked(torch.tensor([[1.0, float("nan")]]), Mask(torch.tensor([[1.0, 0.0]])))
@@ -40,12 +40,12 @@ def log_ratio(new: LogProbs, old: LogProbs, mask: Mask) -> Tensor:
 
 
 def weighed(terms: Tensor, weights: ImportanceWeights | None, mask: Mask) -> Tensor:
-    """Multiply terms [B, T] by importance weights, if any; no gradient flows through the weights."""
+    """Return terms [B, T] times the importance weights, if there are any; no gradient flows through the weights."""
     return terms if weights is None else terms * masked(weights.data.detach(), mask)
 
 
 def row_means(values: Tensor, mask: Mask) -> Tensor:
-    """Average each row over the tokens that the mask keeps: [B, T] to [B]; 0 for a row without such tokens.
+    """Return the mean [B] of each row of [B, T] over the tokens that the mask keeps; 0 for a row without such tokens.
 
     >>> import torch
     >>> row_means(torch.tensor([[1.0, 3, 9], [9, 9, 9]]), Mask(torch.tensor([[1.0, 1, 0], [0, 0, 0]])))
@@ -58,11 +58,11 @@ def row_means(values: Tensor, mask: Mask) -> Tensor:
 def surrogates(ratio: Tensor, gain: Tensor, eps: float, eps_high: float | None) -> tuple[Tensor, Tensor]:
     """Return both branches of the clipped surrogate: -A·r and -A·clip(r, 1 - eps, 1 + eps_high), [B, T] each.
 
-    `eps_high` None is `eps`.
+    r is `ratio` and A is `gain`; `eps_high` is `eps` if it is None.
     """
     return -gain * ratio, -gain * ratio.clamp(1 - eps, 1 + (eps if eps_high is None else eps_high))
 
 
 def mean_of(name: str, values: Tensor, mask: Mask) -> Measure:
-    """Return the measure of the mean of [B, T] values over the tokens that the mask keeps."""
+    """Return a measure with this name: the mean of values [B, T] over the tokens that the mask keeps."""
     return Measure(name, float(masked(values.detach(), mask).sum()), float(mask.data.sum()))

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Literal
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from flowgraph import Metric, node
 from flowgraph.language import Measure, Parts
-from nodes.scoring.graders import Graders
+from nodes.scoring.graders import Extras, Graders
 from nodes.scoring.rules import reference_of, resolve, rule_for
 from nodes.values import Rollout, Scores
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Rule = str | Callable[..., float]
+Rule = str | Callable[..., Any]
 FULL_MARKS = 1.0 - 1e-6  # a score of 1, up to rounding
 warm_graders = cache(Graders)  # by their settings; their processes end with this one
 
@@ -31,7 +33,10 @@ METRICS = (
     *OF_SCORES,
     Metric("unreadable", about="share of responses in which the rule found no answer, so they are wrong"),
     Metric("rule_failures", about="responses whose rule failed or timed out, scored `on_error`"),
+    Metric("*", about="mean of each other number that the rule returns, by its name: `acc`"),
 )
+MAX_NAMES = 64  # of extras: a response that has taken over a rule's process could send others in each row
+_NAMES = frozenset(metric.name for metric in METRICS)
 
 
 @node(kind="score", pure=False, metrics=METRICS)
@@ -45,8 +50,10 @@ def score(
     call_limit_s: Annotated[float, Field(gt=0)] | None = None,
     on_error: float | Literal["fail"] = "fail",
     allow: tuple[str, ...] = (),
+    confined: bool = False,
+    sandbox: str = "",
 ) -> Scores:
-    """Score each response by a rule: [B].
+    """Return the score of each response by a rule: [B].
 
     `by` is the name of a shipped rule, a function at a module's top level, `path.py:name`, or "data": then each row's
     `data_source` selects its rule. The rule is called once per response, with the arguments that its parameters name:
@@ -58,24 +65,47 @@ def score(
 
     Rules run confined: without network, keys, or files other than their code. `allow` lists further permissions:
     "network", "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined".
+    With `confined`, any rule that this machine cannot confine is refused, also one that only compares text. Programs
+    that a model wrote run confined, one process for each test, or not at all; `limit_s` is then the limit of one test.
+    `sandbox` is the URL of a SandboxFusion server that runs them instead.
     """
     import torch
 
     rows = rows_of(rollout)
     settings = {} if format_score is None else {"format_score": format_score}
     scores, failures, unreadable = torch.zeros(len(rows)), 0, 0
-    graders = warm_graders(workers, limit_s, call_limit_s=call_limit_s, allow=allow)
+    extras: list[Extras] = [{}] * len(rows)
+    graders = warm_graders(workers, limit_s, call_limit_s=call_limit_s, allow=allow, confined=confined, sandbox=sandbox)
     for name, indices in _indices_by_rule(by, rows).items():
         graded = graders.grade(resolve(name), [rows[i] for i in indices], settings, on_error=on_error)
         scores[torch.tensor(indices, dtype=torch.int64)] = torch.tensor(graded.scores, dtype=torch.float32)
+        for index, extra in zip(indices, graded.extras, strict=False):
+            extras[index] = extra
         failures += graded.failures
         unreadable += graded.unreadable
     measures = [
         *measures_of(scores, rollout.group.data),
         Measure("unreadable", unreadable, len(rows)),
         Measure("rule_failures", failures, len(rows)),
+        *measures_of_extras(extras),
     ]
-    return Scores(scores, measures)
+    result = Scores(scores, measures)
+    if any(extras):
+        result.extras = tuple(map(json.dumps, extras))
+    return result
+
+
+def measures_of_extras(extras: Sequence[Extras]) -> list[Measure]:
+    """Return the mean of each number that a rule returned besides its score, over the responses that have it.
+
+    A name that a metric of `score` has gets `rule_` before it. Only the first 64 names are used.
+    """
+    numbers = dict[str, list[float]]()
+    for extra in extras:
+        for name, value in extra.items():
+            if isinstance(value, float):
+                numbers.setdefault(f"rule_{name}" if name in _NAMES else name, []).append(value)
+    return [Measure(name, sum(values), len(values)) for name, values in islice(numbers.items(), MAX_NAMES)]
 
 
 def measures_of(scores: Tensor, groups: Tensor) -> list[Measure]:

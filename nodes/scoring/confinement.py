@@ -1,6 +1,7 @@
-"""Permissions of a grader process: its environment, the paths it can read, and what this machine can enforce.
+"""Permissions of a confined process: its environment, the paths it can read, and what this machine can enforce.
 
-`nodes.scoring.grader_guard` implements the confinement; `nodes.scoring.graders` runs rules in such processes.
+`nodes.scoring.grader_guard` implements the confinement; `nodes.scoring.grader_rights` has the
+permissions of one rule.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowgraph.errors import RuleError
-from nodes.scoring.rules import COMPARING_RULES, RuleRef
 
 MEMORY_BYTES = 4 << 30
 PROCESSES = 64
@@ -38,18 +38,17 @@ _SYSTEM = (
     *("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/version", "/proc/filesystems"),
     *("/sys/devices/system/cpu", "/sys/fs/cgroup"),
 )
-_NETWORK = (
+NETWORK_PATHS = (
     *("/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/services"),
     *("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/run/systemd/resolve"),
 )
-_CODE = (".py", ".pyc", ".so", ".pyd")
 
 
 @dataclass(frozen=True)
 class Allowed:
     """The permissions of a rule in addition to scoring text; all are off by default."""
 
-    network: bool = False
+    endpoints: tuple[str, ...] = ()  # HOST:PORT, or *:* for all
     state: bool = False
     unconfined: bool = False
     reads: tuple[str, ...] = ()
@@ -58,7 +57,7 @@ class Allowed:
 
 
 def allowed(words: Sequence[str]) -> Allowed:
-    """Return the permissions in the setting `allow`. Raises RuleError for an unknown word.
+    """Return the permissions that the words of the setting `allow` give a rule. Raises RuleError for an unknown word.
 
     >>> allowed(["network", "env=JUDGE_KEY", "memory=8GiB"]).variables
     ('JUDGE_KEY',)
@@ -68,7 +67,7 @@ def allowed(words: Sequence[str]) -> Allowed:
         raise RuleError.unknown_allowance(next(word for word in words if not _ALLOWED.fullmatch(word)), WORDS)
     gib = [int(match["gib"]) for match in matches if match["gib"]]
     return Allowed(
-        network="network" in words,
+        endpoints=("*:*",) if "network" in words else (),
         state="state" in words,
         unconfined="unconfined" in words,
         reads=tuple(str(Path(match["read"]).expanduser().absolute()) for match in matches if match["read"]),
@@ -100,7 +99,7 @@ def lacks() -> str:
     try:
         import sandlock
     except (ImportError, OSError, RuntimeError) as error:
-        return f"the package sandlock does not load: {error}"
+        return f"the package sandlock cannot be loaded: {error}"
     if os.uname().machine not in ARCHITECTURES:
         return f"sockets are not closed on {os.uname().machine}, only on {' and '.join(ARCHITECTURES)}"
     abi = sandlock.landlock_abi_version()
@@ -110,42 +109,19 @@ def lacks() -> str:
     return ""
 
 
-def refuse_unheld(rule: RuleRef, words: Sequence[str]) -> Allowed:
-    """Return the permissions of a rule on this machine.
-
-    Shipped rules that only compare text need no confinement, and run unconfined where the machine cannot confine.
-    Raises RuleError for any other rule there, unless "unconfined" is in `words`, and for an unknown word.
-    """
-    may = allowed(words)
-    if may.unconfined or not (why := lacks()):
-        return may
-    if rule.shipped and rule.name in COMPARING_RULES:
-        return Allowed(unconfined=True)
-    raise RuleError.unconfinable(rule.text, why)
+def system_paths() -> list[str]:
+    """List what any confined process can read: the system's programs and libraries, this Python, its packages."""
+    return existing((*_SYSTEM, *python_folders()))
 
 
-def readable(rule: RuleRef, import_path: Sequence[str], may: Allowed) -> list[str]:
-    """Return the existing paths that a rule's process may read.
-
-    These are files of the system, Python's folders, packages on `import_path`, the modules and packages next to the
-    rule, and the paths that the setting `allow` adds. In folders that are not Python's, such as the working folder,
-    only modules and packages can be read.
-    """
-    python = _python_folders()
-    is_file = rule.source.endswith(".py")
-    folders = (*import_path, os.path.dirname(rule.source)) if is_file else import_path
-    outside = [folder for folder in folders if not f"{folder}{os.sep}".startswith(tuple(f + os.sep for f in python))]
-    names = [] if is_file else rule.source.split(".")[:-1]
-    on_the_way = [os.path.join(folder, *names[:depth]) for folder in outside for depth in range(1, len(names) + 1)]
-    # A folder without `__init__.py` on the way to a rule's module is searched as the folders of the import path are.
-    outside += [path for path in on_the_way if os.path.isdir(path) and not _is_package(path)]
-    code = [path for folder in dict.fromkeys(outside) for path in _code_in(folder)]
-    paths = (*_SYSTEM, *(_NETWORK if may.network else ()), *python, *code, *may.reads)
+def existing(paths: Sequence[str]) -> list[str]:
+    """List the paths that exist, each once."""
     return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 
 @functools.cache
-def _python_folders() -> tuple[str, ...]:
+def python_folders() -> tuple[str, ...]:
+    """Return the folders of this Python and of its installed packages."""
     import site
 
     paths = sysconfig.get_paths()
@@ -154,27 +130,3 @@ def _python_folders() -> tuple[str, ...]:
     shared = (os.path.join(sys.base_prefix, "lib"), os.path.join(sys.prefix, "share"))
     python = (sys.executable, os.path.realpath(sys.executable), os.path.join(sys.prefix, "pyvenv.cfg"))
     return tuple(dict.fromkeys((*prefixes, *user, *shared, *python)))
-
-
-def _is_package(folder: str) -> bool:
-    return os.path.isfile(os.path.join(folder, "__init__.py"))
-
-
-def _code_in(folder: str) -> list[str]:
-    try:
-        paths = [os.path.join(folder, name) for name in os.listdir(folder)]
-    except OSError:
-        return [folder] if folder.endswith(".zip") else []
-    return [path for path in paths if path.endswith(_CODE)] + [path for path in paths if _is_package(path)]
-
-
-def confinement_summary() -> str:
-    """Return a description of how this machine confines rules, in one or two lines."""
-    if why := lacks():
-        rules = ", ".join(sorted(COMPARING_RULES))
-        return f'not confined: {why}\nonly {rules} run; others need allow=["unconfined"]'
-    import sandlock
-
-    abi = sandlock.landlock_abi_version()
-    weaker = "" if abi >= FULL_LANDLOCK_ABI else f" ({FULL_LANDLOCK_ABI} is the full set)"
-    return f"confined by Landlock {abi}{weaker} and seccomp: no network, no files but their code and a scratch folder"

@@ -22,6 +22,7 @@ LOOK_S = 0.25
 SCRATCH_BYTES = 1 << 30
 SCRATCH_FILES = 10_000
 FILE_BYTES = 256 << 20
+THREADS = 1_024  # of all processes together; the supervisor counts processes only
 ADDRESS_SPACE_RATIO = 4  # of address space to memory: libraries map much more than they use
 _SUBREAPER, _DROP_BOUNDING = 36, 24  # prctl
 _CAPABILITIES = 64
@@ -46,7 +47,7 @@ SIGNAL_SCOPE_ABI = 6
 
 
 def started(spec: dict[str, Any]) -> Any:
-    """Start the command of `spec` and return its process handle.
+    """Start the command of `spec`, a worker's `spec.json`, and return the process handle of subprocess or sandlock.
 
     It runs under Landlock and seccomp if `spec["confined"]`, else with the user's rights.
     """
@@ -61,7 +62,7 @@ def started(spec: dict[str, Any]) -> Any:
     sandbox = sandlock.Sandbox(
         fs_readable=spec["readable"],
         fs_writable=[spec["scratch"], "/dev/null"],
-        net_allow=["*:*"] if spec["network"] else [],
+        net_allow=spec["network"],
         extra_deny_syscalls=denied,
         max_processes=spec["processes"],
         allow_degraded=[
@@ -111,8 +112,20 @@ def _children_of(process: int | str) -> list[int]:
     return children
 
 
+def threads(processes: list[int]) -> int:
+    """Return the number of threads of processes, given by their ids; one that has ended counts as 0."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/stat") as file:
+            total += int(file.read().rpartition(") ")[2].split()[17])
+    return total
+
+
 def memory_bytes(processes: list[int], limit_bytes: int) -> int:
-    """Return the resident memory of processes in bytes; if the sum exceeds the limit, count shared pages only once."""
+    """Return the resident memory of processes in bytes; if it is above `limit_bytes`, shared pages count only once.
+
+    `processes` are process ids; one that has ended counts as 0.
+    """
     total = 0
     for process in processes:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/statm") as file:
@@ -127,9 +140,10 @@ def memory_bytes(processes: list[int], limit_bytes: int) -> int:
 
 
 def scratch_overfull(folder: str) -> bool:
-    """Return whether a scratch folder contains too many bytes or files, or cannot be counted.
+    """Return whether a scratch folder has more than 1 GiB or 10,000 files, or cannot be counted.
 
-    Symbolic links are not followed. A folder that cannot be read, or that is too deep, counts as too large.
+    Folders and links count as files, and links are not followed. A folder that cannot be read, or that is too deep,
+    cannot be counted.
     """
     files, size_bytes, waiting = 0, 0, [folder]
     while waiting:
@@ -205,21 +219,23 @@ def _open_up(name: str, folder: int | None = None) -> None:
 
 
 def exceeded(process: int, spec: dict[str, Any]) -> str:
-    """Return which limit a process and its descendants exceed together, as text; "" if none."""
+    """Return which limit of `spec`, on memory, threads or scratch, a process and its descendants exceed; "" if none."""
     family = [process]
     for member in family:  # it grows meanwhile
         family += _children_of(member)
     if memory_bytes(family, spec["memory_bytes"]) > spec["memory_bytes"]:
         return f"over {spec['memory_bytes'] >> 20} MiB of memory"
+    if threads(family) > THREADS:
+        return f"over {THREADS} threads"
     if scratch_overfull(spec["scratch"]):
         return f"over {SCRATCH_BYTES >> 20} MiB or {SCRATCH_FILES} files of scratch, or what cannot be counted"
     return ""
 
 
 def watch(process: int, lifeline: int, spec: dict[str, Any], say: int) -> None:
-    """Wait until the process ends, exceeds a limit, or the parent closes the lifeline.
+    """Wait until a process ends, it exceeds a limit of `spec`, or the parent closes the lifeline; kill nothing.
 
-    A limit that was exceeded is reported on the descriptor `say`.
+    Limits are checked four times a second. A limit that was exceeded is reported on the descriptor `say`.
     """
     ended = _ended(process)
     while not select.select([ended, lifeline], [], [], LOOK_S)[0]:
@@ -242,7 +258,10 @@ def end(process: int) -> None:
 
 
 def main(spec: dict[str, Any]) -> None:
-    """Start one confined process, guard it until it ends, clean up, and exit with the same code or signal."""
+    """Start the process of `spec`, guard it until it ends, remove its scratch folder, and exit with its code or signal.
+
+    If it cannot be started, an answer that says why is written on standard output, and the exit code is 0.
+    """
     lifeline, scratch = spec["lifeline"], spec["scratch"]
     os.set_inheritable(lifeline, False)
     say = os.dup(2)

@@ -20,7 +20,7 @@ _SCOPE_SIGNAL, _SIGNAL_SCOPE_ABI = 2, 6
 
 
 def enclose() -> None:
-    """Put this process and its descendants into a separate Landlock domain. Raises OSError.
+    """Put this process and its descendants into a separate Landlock domain. Raises OSError if the kernel refuses.
 
     From inside, the parent process cannot be reached: neither its memory, nor its open files by `/proc/PID/fd` or
     `pidfd_getfd`, nor, from Linux 6.12 on, by a signal.
@@ -31,13 +31,14 @@ def enclose() -> None:
     rights = struct.pack("=QQQ", _MAKE_DEVICE, 0, scoped)[: 24 if scoped else 8]
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.create_string_buffer(rights, len(rights)), len(rights), 0)
     if ruleset < 0 or libc.syscall(_RESTRICT_SELF, ruleset, 0):
-        raise OSError(ctypes.get_errno(), "a response cannot be kept apart")
+        raise OSError(ctypes.get_errno(), "a response cannot be isolated")
     os.close(ruleset)
 
 
 def close_sockets() -> None:
-    """Forbid this process and its descendants to create sockets, except socket pairs. Raises OSError.
+    """Forbid this process and its descendants to create sockets, except socket pairs.
 
+    Raises OSError if the kernel refuses, and KeyError on other architectures than x86_64 and aarch64.
     Landlock covers TCP and the guard's seccomp covers UDP; this also covers MPTCP, fast open, netlink and vsock.
     """
     architecture, socket_call = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}[os.uname().machine]

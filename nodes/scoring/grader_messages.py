@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from flowgraph.errors import RuleError
+from nodes.scoring.rule_forms import MAX_EXTRAS, TEXT_CHARACTERS
 from nodes.scoring.rules import RuleRef
 
 MESSAGE_BYTES = 131_072
@@ -21,6 +22,8 @@ RESPONSE_CHARACTERS = 80
 _SIGNALS = {int(number): number.name for number in signal.Signals}
 _IDENTITY = (("prompt", "prompt_id"), ("sample", "sample"))
 
+_ExtraName = Annotated[str, Field(pattern=r"^[\w/@%+-]{1,64}$")]
+_Extra = Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=TEXT_CHARACTERS)] | None
 _Words = Annotated[str, Field(max_length=1_000)]
 _Names = Annotated[list[_Words], Field(max_length=1_000)]
 
@@ -58,10 +61,11 @@ class _Answer(_Message):
 
 
 class ScoredAnswer(_Answer):
-    """A response's score; `unreadable` if the rule found nothing in it to score."""
+    """A response's score; `unreadable` if the rule found nothing in it to score; what else its rule returned."""
 
     score: Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE, allow_inf_nan=False)]
     unreadable: bool = False
+    extras: Annotated[dict[_ExtraName, _Extra], Field(max_length=MAX_EXTRAS)] = {}
 
 
 class LacksColumn(_Answer):
@@ -146,7 +150,10 @@ def name_of(row: Mapping[str, object], index: int) -> str:
 
 
 def notes_of(row: Mapping[str, object], index: int, printed: bytes) -> list[str]:
-    """Return the notes of an error about a row: its name, its response (80 characters), and the last printed lines."""
+    """Return the notes of an error about a row: its name, the start of its response, and the last printed lines.
+
+    At most 80 characters of the response are shown.
+    """
     response = str(row["response"]) if "response" in row else ""
     cut = "…" if len(response) > RESPONSE_CHARACTERS else ""
     return [f"{name_of(row, index)}, response {response[:RESPONSE_CHARACTERS]!r}{cut}", *printed_lines(printed)]

@@ -17,7 +17,6 @@ import importlib
 import importlib.util
 import inspect
 import json
-import math
 import os
 import select
 import signal
@@ -27,8 +26,6 @@ import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
-from numbers import Real
 from types import ModuleType
 from typing import Any, cast
 
@@ -60,6 +57,11 @@ class LoadedRule:
     takes_rest: bool
     shipped: bool
 
+    @property
+    def batched(self) -> bool:
+        """Return whether the rule has the signature of TRL's reward functions."""
+        return bool(sibling("rule_forms.py").is_batched(self.names))
+
 
 def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a row, with `ground_truth` copied from verl's `reward_model` if there is none.
@@ -82,24 +84,27 @@ def is_missing(truth: object, *, shipped: bool) -> bool:
     return truth is None or (shipped and str(truth).strip() in ("", "None"))
 
 
-def as_score(value: object) -> float:
-    """Return a rule's result as a finite float. Raises Failure for anything else.
+def as_scored(value: object, *, batched: bool = False) -> dict[str, object]:
+    """Return a rule's result as a message: `score`, whether it is `unreadable`, and `extras`. Raises Failure.
 
-    The result may be a number, a scalar of an array library, or verl's dict with a `score`.
+    The result may be a number, a scalar of an array library, or verl's dict with a `score`; of a batched rule, a list
+    of one of them.
 
-    >>> as_score(True), as_score({"score": 1})
-    (1.0, 1.0)
+    >>> as_scored(True), as_scored({"score": 1, "acc": True})
+    ({'score': 1.0, 'unreadable': False}, {'score': 1.0, 'unreadable': False, 'extras': {'acc': 1.0}})
     """
-    number: Any = value
-    if isinstance(number, dict):
-        number = cast("dict[str, object]", number).get("score")
-    if not isinstance(number, Real | Decimal) and hasattr(number, "item"):
-        with contextlib.suppress(Exception):
-            number = number.item()
-    with contextlib.suppress(OverflowError, ValueError):
-        if isinstance(number, Real | Decimal) and math.isfinite(number):
-            return float(number)
-    raise Failure("bad_value", value=described(value))
+    forms = sibling("rule_forms.py")
+    try:
+        value = forms.single(value) if batched else value
+        extras = forms.extras_of(value) if isinstance(value, dict) else {}
+    except ValueError as error:
+        raise Failure("bad_value", value=f"{described(value)}, {error}") from None
+    number = cast("dict[str, object]", value).get("score") if isinstance(value, dict) else value
+    if (score := forms.finite(number)) is None:
+        raise Failure("bad_value", value=described(value))
+    unreadable = getattr(number, "unreadable", False) is True
+    judged: dict[str, object] = {"score": score, "unreadable": unreadable}
+    return judged | ({"extras": extras} if extras else {})
 
 
 def described(value: object) -> str:
@@ -127,7 +132,7 @@ def shortened(text: str, limit_characters: int) -> str:
 def place(error: BaseException, file: str) -> str:
     """Return `file:line` where an error occurred: the innermost frame in the rule's file, or else outside this program.
 
-    "" without such a frame.
+    `file` is the rule's. Without such a frame the place of a syntax error is returned, and "" for any other error.
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     ours = (__file__, importlib.__file__)
@@ -169,14 +174,14 @@ def sibling(name: str) -> ModuleType:
 
 
 def find(source: str, name: str) -> Callable[..., object]:
-    """Return a function of a module or file, by its dotted name. Raises Failure if it is missing or not callable."""
+    """Return a function of a module or file by its dotted name; raise Failure if it or its package is unusable."""
     owner: Any = import_source(source)
     if source == SHIPPED and name in owner.RULE_PACKAGES:  # now, or it would count as time of the first response
-        module, package = owner.RULE_PACKAGES[name]
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError:
-            raise Failure("lacks_package", name=package) from None
+        for module, package in owner.RULE_PACKAGES[name]:
+            try:
+                importlib.import_module(module)
+            except ModuleNotFoundError:
+                raise Failure("lacks_package", name=package) from None
     for part in name.split("."):
         if not hasattr(owner, part):
             functions = [key for key, value in vars(owner).items() if inspect.isfunction(value)]
@@ -189,7 +194,7 @@ def find(source: str, name: str) -> Callable[..., object]:
 
 
 def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> LoadedRule:
-    """Load a rule and check the caller's settings against its parameters. Raises Failure.
+    """Load a rule and return it. Raises Failure if that fails, or if the rule lacks a parameter for a setting.
 
     `source` is a module's name or a file, and `name` is the function there. `import_path` replaces `sys.path`; the
     folder of a rule in a file is added at the end.
@@ -229,25 +234,26 @@ def arguments_of(rule: LoadedRule, row: Mapping[str, Any]) -> dict[str, object]:
 
     Raises Failure if the row lacks a required column, or its ground truth.
     """
-    columns = columns_of(row)
+    given = columns_of(row)
+    columns = sibling("rule_forms.py").in_form(given, rule.names)
     for name in rule.required:
         if name not in columns and name not in rule.settings:
-            raise Failure("lacks_column", parameter=name, known=list(columns))
+            raise Failure("lacks_column", parameter=name, known=list(given))
+    truth = rule.settings.get("ground_truth", given.get("ground_truth"))
+    if "ground_truth" in rule.required and is_missing(truth, shipped=rule.shipped):
+        raise Failure("lacks_truth", value=described(truth))
     chosen = {name: value for name, value in columns.items() if rule.takes_rest or name in rule.names}
-    arguments = {**chosen, **rule.settings}
-    if "ground_truth" in rule.required and is_missing(arguments["ground_truth"], shipped=rule.shipped):
-        raise Failure("lacks_truth", value=described(arguments["ground_truth"]))
-    return arguments
+    return {**chosen, **rule.settings}
 
 
 def score(rule: LoadedRule, arguments: Mapping[str, object]) -> dict[str, object]:
     """Call the rule and return its score, or a failure if it raised or returned no finite number, as a message."""
     try:
         try:
-            value = rule.function(**arguments)
+            value = sibling("rule_forms.py").awaited(rule.function(**arguments))
         except BaseException as error:  # noqa: BLE001 - a rule too may raise anything
             raise Failure("raised", exception=message(error), at=place(error, rule.file)) from None
-        return {"score": as_score(value), "unreadable": getattr(value, "unreadable", False) is True}
+        return as_scored(value, batched=rule.batched)
     except Failure as failure:
         return failure.line
 
@@ -396,14 +402,18 @@ def serve(channel: Channel, *, enclosed: bool) -> None:
 
 
 def main(options: list[str]) -> None:
-    """Serve one parent, then exit without waiting for threads of the rule."""
+    """Answer the parent's questions until it closes the channel, then exit without waiting for threads of the rule.
+
+    `options` are flags: "--no-sockets" forbids sockets, "--confined" also isolates the forks that score a response.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     channel = Channel()
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans of a response become children here
-    _ = sibling("grader_guard.py"), sibling("grader_inside.py")  # now, so that no fork has to read them
+    for name in ("grader_guard.py", "grader_inside.py", "rule_forms.py"):
+        sibling(name)  # now, so that no fork has to read them
     if "--no-sockets" in options:
         sibling("grader_inside.py").close_sockets()
     with contextlib.suppress(OSError):

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -18,16 +17,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from nodes.scoring.confinement import PROCESSES, Allowed, environment, readable
+from nodes.scoring.confinement import Allowed, environment
 from nodes.scoring.grader_guard import remove
 from nodes.scoring.grader_messages import MESSAGE_BYTES
+from nodes.scoring.grader_rights import readable
+from nodes.scoring.guarded import END_LIMIT_S, start_guarded
 from nodes.scoring.rules import RuleRef
 
 READ_BYTES = 65_536
 PRINTED_TAIL_BYTES = 2_048
-END_LIMIT_S = 5.0
 _LAST_READS = 64
-_PROCESS_FILE, _GUARD_FILE = (str(Path(__file__).with_name(name)) for name in ("grader_process.py", "grader_guard.py"))
+_PROCESS_FILE = str(Path(__file__).with_name("grader_process.py"))
 
 
 class GraderWorker:
@@ -41,32 +41,17 @@ class GraderWorker:
         self.scratch = tempfile.mkdtemp(prefix="flowgraph_rule-")  # `flowgraph.runtime.scratch` trusts nothing inside
         questions, self.questions = os.pipe()
         self.answers, answers = os.pipe()
-        lifeline, self._lifeline = os.pipe()
         confined = [] if may.unconfined else ["--confined"]
-        no_sockets = [] if may.unconfined or may.network else ["--no-sockets"]
-        spec = {
-            "command": [sys.executable, "-P", "-u", _PROCESS_FILE, *confined, *no_sockets],
-            "lifeline": lifeline,
-            "scratch": self.scratch,
-            "confined": not may.unconfined,
-            "readable": [] if may.unconfined else readable(rule, import_path, may),
-            "network": may.network,
-            "processes": PROCESSES,
-            "memory_bytes": may.memory_bytes,
-        }
-        path = os.path.join(self.scratch, "spec.json")  # the guard removes it before anything else starts
-        with open(path, "w") as file:
-            json.dump(spec, file)
-        with os.fdopen(questions), os.fdopen(answers), os.fdopen(lifeline):
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-u", _GUARD_FILE, path],
-                env=environment(os.environ, self.scratch, may.variables),
+        no_sockets = [] if may.unconfined or may.endpoints else ["--no-sockets"]
+        with os.fdopen(questions), os.fdopen(answers):
+            self.process, self._lifeline = start_guarded(
+                [sys.executable, "-P", "-u", _PROCESS_FILE, *confined, *no_sockets],
+                self.scratch,
+                may,
+                [] if may.unconfined else readable(rule, import_path, may),
+                environment(os.environ, self.scratch, may.variables),
                 stdin=questions,
                 stdout=answers,
-                stderr=subprocess.PIPE,
-                pass_fds=[lifeline],
-                bufsize=0,
-                start_new_session=True,
             )
         assert self.process.stderr is not None
         self.output: IO[bytes] = self.process.stderr

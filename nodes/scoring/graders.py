@@ -2,7 +2,7 @@
 
 A worker belongs to one rule. It scores a chunk of rows and answers row by row; each answer is checked against the
 question. A worker that hangs, dies or forges an answer is killed with everything it has started, and another scores its
-remaining rows. `nodes.scoring.grader_process` is the program of a worker; `nodes.scoring.confinement` defines its
+remaining rows. `nodes.scoring.grader_process` is the program of a worker; `nodes.scoring.grader_rights` defines its
 permissions.
 """
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from flowgraph.errors import RuleError
-from nodes.scoring.confinement import Allowed, refuse_unheld
+from nodes.scoring.confinement import Allowed
 from nodes.scoring.grader_messages import (
     ANSWERS,
     LOADS,
@@ -44,6 +44,7 @@ from nodes.scoring.grader_messages import (
     printed_lines,
     read_message,
 )
+from nodes.scoring.grader_rights import refuse_unheld
 from nodes.scoring.grader_worker import GraderWorker, kill_all
 from nodes.scoring.rules import RuleRef
 
@@ -53,8 +54,10 @@ MAX_RULES = 8  # whose workers stay warm
 LOOK_S = 0.5
 GAP_S = 1.0
 SHARE_OF_LIMIT, MIN_LIMITS = 4, 12
+PROGRAM_LIMITS = 12  # of a response whose program is tested, in limits of one test
 
 OnError = float | Literal["fail"]
+Extras = Mapping[str, float | str | None]
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,15 @@ class Graded:
     """One score per row, in the rows' order; the number of failed rows, and the text of the first failure or "".
 
     `unreadable` counts the responses in which the rule found nothing to score, and those on which a shipped rule hung
-    or its process ended: both count as wrong and score 0.
+    or its process ended: both count as wrong and score 0. `extras` are what else the rule returned for each
+    row, empty if it returned nothing else.
     """
 
     scores: tuple[float, ...]
     failures: int = 0
     first_failure: str = ""
     unreadable: int = 0
+    extras: tuple[Extras, ...] = ()
 
 
 class Clock:
@@ -92,9 +97,11 @@ class Graders:
     """Scores responses in `workers` processes per rule, each response within `limit_s` seconds.
 
     A call may take `call_limit_s` seconds: by default `limit_s` / 4 per response and worker, and at least 12 times
-    `limit_s`. `allow` lists permissions of rules; see `confinement`. Processes start when they are first needed and are
-    reused. They end, with everything that rules have started, on `close`, at exit, or when this process dies. Seconds
-    are those of `clock`.
+    `limit_s`. For a rule that runs programs, `limit_s` is the limit of one test of a program. `allow` lists permissions
+    of rules; see `confinement`. `confined` refuses each rule that is not confined. `sandbox` is the URL of a server
+    that runs programs in place of this machine. Processes start when they are first needed and are reused. They end,
+    with everything that rules have started, on `close`, at exit, or when this process dies. Seconds are those of
+    `clock`.
     """
 
     def __init__(
@@ -105,11 +112,13 @@ class Graders:
         allow: Sequence[str] = (),
         call_limit_s: float | None = None,
         start_limit_s: float = START_LIMIT_S,
+        confined: bool = False,
+        sandbox: str = "",
     ) -> None:
         self.count, self.limit_s, self.start_limit_s, self.call_limit_s = workers, limit_s, start_limit_s, call_limit_s
         self.clock = Clock()
         self.ids = itertools.count()
-        self._allow = tuple(allow)
+        self._allow, self._confined, self._sandbox = tuple(allow), confined, sandbox
         self._by_rule: dict[str, list[GraderWorker]] = {}
         self._workers: list[GraderWorker] = []
         self._lock = threading.Lock()
@@ -141,7 +150,9 @@ class Graders:
         ends, the row scores 0 and is counted as unreadable instead. RuleError is always raised for a rule that cannot
         be loaded or confined, and for a row that lacks a column or the ground truth that the rule needs.
         """
-        may = refuse_unheld(rule, self._allow)
+        may = refuse_unheld(rule, self._allow, confined=self._confined, sandbox=self._sandbox)
+        if rule.runs_programs:
+            settings = {"limit_s": self.limit_s, "sandbox": self._sandbox, **(settings or {})}
         import_path = [str(Path(entry).absolute()) for entry in sys.path]
         load = {"source": rule.source, "name": rule.name, "settings": settings or {}, "import_path": import_path}
         with self._lock:
@@ -194,9 +205,11 @@ class _Call:
         count, pool = len(self.rows), self.pool
         self.chunk_rows = min(CHUNK_ROWS, max(1, math.ceil(count / pool.count)))
         self.limit_s = pool.call_limit_s or pool.limit_s * max(MIN_LIMITS, count / pool.count / SHARE_OF_LIMIT)
+        self.row_limit_s = pool.limit_s * (PROGRAM_LIMITS if self.rule.runs_programs else 1)
         self.waiting = deque(range(count))
         self.scores, self.failed = dict[int, float](), dict[int, RuleError]()
         self.failures, self.unreadable = 0, 0
+        self.extras = dict[int, Extras]()
 
     def run(self) -> Graded:
         """Score every row and return the result; if the call takes too long, the rows without a score fail."""
@@ -219,7 +232,9 @@ class _Call:
                     self._fail(index, RuleError.overtime(text, self.limit_s, scored, rows, notes=notes))
         first = str(self.failed[min(self.failed)]) if self.failed else ""
         scores = tuple(self.scores[index] for index in range(len(self.rows)))
-        return Graded(scores, self.failures, first, self.unreadable)
+        indices = range(len(self.rows)) if any(self.extras.values()) else ()
+        extras = tuple(self.extras.get(index, {}) for index in indices)
+        return Graded(scores, self.failures, first, self.unreadable, extras)
 
     @property
     def _busy(self) -> list[GraderWorker]:
@@ -241,10 +256,10 @@ class _Call:
                 indices = [self.waiting.popleft() for _ in range(min(self.chunk_rows, len(self.waiting)))]
                 worker.owed.extend((next(self.pool.ids), index) for index in indices)
                 worker.ask(_line({"rows": [(question, self.rows[index]) for question, index in worker.owed]}))
-                worker.deadline_s = self.pool.clock.now_s() + self.pool.limit_s
+                worker.deadline_s = self.pool.clock.now_s() + self.row_limit_s
             else:
                 worker.owed.append((next(self.pool.ids), -1))
-                isolated = not (self.rule.shipped or self.may.state)
+                isolated = self.rule.isolated and not self.may.state
                 worker.ask(_line({"id": worker.owed[0][0], "load": self.load, "isolated": isolated}))
                 worker.deadline_s = self.pool.clock.now_s() + self.pool.start_limit_s
 
@@ -295,10 +310,10 @@ class _Call:
     def _take(self, worker: GraderWorker, answer: Answer | LoadAnswer) -> None:
         """Handle an answer: the rule is loaded, a score, or a failure."""
         _, index = worker.owed.popleft()
-        worker.deadline_s = self.pool.clock.now_s() + self.pool.limit_s if worker.owed else math.inf
+        worker.deadline_s = self.pool.clock.now_s() + self.row_limit_s if worker.owed else math.inf
         if isinstance(answer, ScoredAnswer):
             self.scores[index] = answer.score
-            self.unreadable += answer.unreadable
+            self.extras[index], self.unreadable = answer.extras, self.unreadable + answer.unreadable
         elif isinstance(answer, Ready):
             worker.ready = True
         else:
@@ -335,13 +350,13 @@ class _Call:
                 if forged:
                     error = RuleError.forged(text, notes=notes)
                 elif hung:
-                    error = RuleError.hung(text, self.pool.limit_s, notes=notes)
+                    error = RuleError.hung(text, self.row_limit_s, notes=notes)
                 else:
                     error = RuleError.died(text, ending(code), notes=notes)
                 self._fail(index, error)
         elif blamed:
             why = f"it took over {self.pool.start_limit_s:g} s" if hung else f"its process ended: {ending(code)}"
-            why = "its process answered what it was not asked" if forged else why
+            why = "its process sent an answer without a request" if forged else why
             raise RuleError.not_loaded(text, why, notes=printed_lines(worker.printed))
 
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
+from nodes.scoring.answer_text import tagged_answer
+
 Scorer = Callable[[str, dict[str, Any]], float]
 
 LITERAL_CHARACTERS = 20_000
@@ -45,13 +47,8 @@ def extract_answer(response: str) -> str:
     >>> extract_answer("so <answer> 4 </answer>, no: <answer>5</answer>"), extract_answer(" 4\n")
     ('5', '4')
     """
-    position, answer = 0, response
-    while (start := response.find("<answer>", position)) >= 0:
-        end = response.find("</answer>", start)
-        if end < 0:
-            break
-        answer, position = response[start + len("<answer>") : end], end + len("</answer>")
-    return answer.strip()
+    answer = tagged_answer(response)
+    return response.strip() if answer is None else answer
 
 
 def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
@@ -153,7 +150,7 @@ def _bits(node: ast.expr, names: frozenset[str]) -> float:
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in FUNCTIONS:
             return _bits(argument, names)
         case _:
-            raise ValueError(f"{type(node).__name__} is not read")
+            raise ValueError(f"{type(node).__name__} is not supported")
 
 
 _LITERALS = ("algorithmic.string_insertion", "algorithmic.spiral_matrix", "algorithmic.binary_matrix")

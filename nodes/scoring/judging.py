@@ -26,7 +26,7 @@ _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 @node(kind="score", stat="score", metrics=OF_SCORES)
 def reward(model: RewardModel, rollout: Annotated[Rollout, Parts("group", "text", "columns")]) -> Scores:
-    """Score each response by a reward model: [B].
+    """Return the score of each response by a reward model: [B].
 
     The model reads the prompt's messages and the response's text with its chat template and tokenizer, which may differ
     from the policy's. The score is its output at the last token.
@@ -59,11 +59,12 @@ def judged(
     on_error: float | Literal["fail"] = "fail",
     key: Key = Key(),
 ) -> Scores:
-    """Score each response by the last number in a judge's verdict, 0 to `scale`, divided by `scale`: [B].
+    """Return the score of each response: the last number in a judge's verdict, 0 to `scale`, divided by `scale`: [B].
 
     In `question`, `{prompt}` is replaced by the prompt's last message, `{response}` by the response, and any other name
-    by a column of the data set, such as `{ground_truth}`. A verdict without such a number fails the run, or scores
-    `on_error`. `temperature` and `max_tokens` are those of the judge's sampling.
+    by a column of the data set, such as `{ground_truth}`. A verdict that has no number, or whose last number is not
+    from 0 to `scale`, scores `on_error`, or raises RuleError if that is "fail". `temperature` and `max_tokens` are
+    those of the judge's sampling.
 
     Source: Zheng et al. 2023 (LLM as a judge), arXiv 2306.05685, section 3.1, single-answer grading.
     """
@@ -103,9 +104,9 @@ def filled(question: str, values: Mapping[str, object]) -> str:
     """
     for name in _FIELD.findall(question):
         if name not in values:
-            raise RuleError(f"the question names `{{{name}}}`, and nothing has that name", hint=nearest(name, values))
+            raise RuleError(f"the question uses `{{{name}}}`, but no column has that name", hint=nearest(name, values))
         if values[name] is None:
-            raise RuleError(f"the question names `{{{name}}}`, which is null", hint="give the row one, or leave it out")
+            raise RuleError(f"the question uses `{{{name}}}`, which is null", hint="give the row one, or leave it out")
     return _FIELD.sub(lambda field: str(values[field[1]]), question)
 
 

@@ -14,55 +14,27 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
 
 from flowgraph.errors import RuleError
 from flowgraph.flows.entry_points import find, names, target
+from nodes.scoring.answer_text import Unreadable
 from nodes.scoring.grader_process import columns_of, described, is_missing
 from nodes.scoring.gym import extract_answer, score_answer
-
-
-class Unreadable(float):
-    """The score of a response in which a rule found no answer: the response counts as wrong and as unreadable.
-
-    A rule of your own may return it too.
-    """
-
-    unreadable = True
-
-
-GSM8K_TAIL_CHARACTERS = 300
-_FINAL_NUMBER = re.compile(r"####[ \t]*(-?\$?-?\.?[0-9][0-9.,]*)")
-
-
-def gsm8k(response: str, ground_truth: str, *, format_score: float = 0.0) -> float:
-    r"""Score the last `#### number` in the final 300 characters: 1 if it equals the truth, else `format_score`.
-
-    Without such a number the score is 0 and `Unreadable`.
-
-    Source: verl, `verl/utils/reward_score/gsm8k.py`, the strict method.
-    Deviation: numbers are compared by value (`18.00` is `18`); spaces and a `$` may precede them.
-
-    >>> gsm8k("So 48 + 24 = 72.\n#### 72", "72"), gsm8k("#### $1,000.", "1000"), gsm8k("72", "72")
-    (1.0, 1.0, 0.0)
-    >>> gsm8k("#### 71", "72", format_score=0.1)
-    0.1
-    """
-    numbers = _FINAL_NUMBER.findall(response[-GSM8K_TAIL_CHARACTERS:])
-    if not numbers:
-        return Unreadable(0.0)
-    answer = _value(numbers[-1])
-    return 1.0 if answer is not None and answer == _value(str(ground_truth)) else format_score
-
-
-def _value(text: str) -> Decimal | None:
-    try:
-        return Decimal(text.replace(",", "").replace("$", "").strip().rstrip("."))
-    except InvalidOperation:
-        return None
+from nodes.scoring.math_rules import (
+    geo3k,
+    gsm8k,
+    gsm8k_flexible,
+    gsm8k_value,
+    math_dapo,
+    math_reward,
+    math_verify,
+    prime_math,
+)
+from nodes.scoring.program_tests import prime_code, prime_code_all
+from nodes.scoring.question_rules import search_r1, search_r1_inside
 
 
 def exact(response: str, ground_truth: str, finished: bool) -> float:
@@ -116,33 +88,54 @@ def reasoning_gym(response: str, extra_info: Mapping[str, str]) -> float:
     return Unreadable(0.0) if score is None else score
 
 
-RULES: dict[str, Callable[..., float]] = {
-    "gsm8k": gsm8k,
-    "exact": exact,
-    "partial": partial,
-    "number": number,
-    "reasoning_gym": reasoning_gym,
+RULES: dict[str, Callable[..., object]] = {
+    function.__name__: function
+    for function in (
+        *(gsm8k, gsm8k_flexible, gsm8k_value, math_reward, math_dapo, math_verify, prime_math, geo3k),
+        *(search_r1, search_r1_inside, exact, partial, number, reasoning_gym, prime_code, prime_code_all),
+    )
 }
 
-COMPARING_RULES = frozenset({"gsm8k", "exact", "partial", "number"})
+PROGRAM_RULES = frozenset({"prime_code", "prime_code_all"})
+"""Shipped rules that run programs which a model wrote: always confined, or in a remote sandbox."""
+
+COMPARING_RULES = frozenset(RULES) - PROGRAM_RULES - {"math_verify", "prime_math", "geo3k", "reasoning_gym"}
 """Shipped rules that only compare text, so they may run on a machine that cannot confine a process."""
 
-RULE_PACKAGES: dict[str, tuple[str, str]] = {"reasoning_gym": ("reasoning_gym", "reasoning-gym")}
+ISOLATED_RULES = frozenset({"math_verify"})
+"""Shipped rules that let a library evaluate what a model wrote: each response gets a process of its own."""
+
+_EXPRESSIONS = (("sympy", "sympy"), ("pylatexenc", "pylatexenc"))
+RULE_PACKAGES: dict[str, tuple[tuple[str, str], ...]] = {
+    "reasoning_gym": (("reasoning_gym", "reasoning-gym"),),
+    "math_verify": (("math_verify", "math-verify"),),
+    "prime_math": _EXPRESSIONS,
+    "geo3k": _EXPRESSIONS,
+}
 """Packages that shipped rules need in addition to the standard library: rule → (module, package to install)."""
 
 DATA_SOURCES: dict[str, str] = {
     "openai/gsm8k": "gsm8k",
+    **dict.fromkeys(("lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500"), "math_reward"),
+    **dict.fromkeys(("math", "math_dapo", "math_dapo_reasoning", "aime*", "*/aime*", "*/AIME*"), "math_dapo"),
+    **dict.fromkeys(("numina_aops_forum", "numina_synthetic_math", "numina_amc_aime"), "prime_math"),
+    **dict.fromkeys(("numina_synthetic_amc", "numina_cn_k12", "numina_olympiads"), "prime_math"),
+    "hiyouga/geometry3k": "geo3k",
+    **dict.fromkeys(("searchR1_nq", "searchR1_triviaqa", "searchR1_popqa", "searchR1_hotpotqa"), "search_r1"),
+    **dict.fromkeys(("searchR1_2wikimultihopqa", "searchR1_musique", "searchR1_bamboogle"), "search_r1"),
     "digits": "partial",
     "addition": "number",
     "reasoning_gym/*": "reasoning_gym",
+    **dict.fromkeys(("codecontests", "apps", "codeforces", "taco"), "prime_code"),
 }
+"""The rule of each data source; `*` stands for any text."""
 
 
 def rule_for(data_source: str) -> str:
     """Return the name of the shipped rule for rows of a data source. Raises RuleError if there is none.
 
-    >>> rule_for("openai/gsm8k"), rule_for("reasoning_gym/chain_sum")
-    ('gsm8k', 'reasoning_gym')
+    >>> rule_for("openai/gsm8k"), rule_for("aime_2025"), rule_for("reasoning_gym/chain_sum")
+    ('gsm8k', 'math_dapo', 'reasoning_gym')
     """
     for pattern, rule in DATA_SOURCES.items():
         if fnmatchcase(data_source, pattern):
@@ -187,8 +180,18 @@ class RuleRef:
 
     @property
     def shipped(self) -> bool:
-        """Return whether the rule is one of this module; these read a response and never run it."""
+        """Return whether the rule is one of `RULES`; these read a response, and run a program only in a sandbox."""
         return self.source == __name__
+
+    @property
+    def isolated(self) -> bool:
+        """Return whether each response needs a process of its own, because code that is not ours reads it."""
+        return not self.shipped or self.name in ISOLATED_RULES
+
+    @property
+    def runs_programs(self) -> bool:
+        """Return whether the rule is a shipped one that runs programs which a model wrote."""
+        return self.shipped and self.name in PROGRAM_RULES
 
 
 def resolve(by: str) -> RuleRef:
@@ -210,6 +213,8 @@ def resolve(by: str) -> RuleRef:
         return RuleRef(by, __name__, by)
     if not source or (not name.isidentifier() and not name.replace(".", "_").isidentifier()):
         raise RuleError.unnamed(by)
+    if getattr(RULES.get(name), "__module__", None) == source:
+        return RuleRef(by, __name__, name)
     if not source.endswith(".py"):
         if not all(part.isidentifier() for part in source.split(".")):
             raise RuleError.unnamed(by)

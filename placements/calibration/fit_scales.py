@@ -62,15 +62,16 @@ class Observation:
     phase: Phase | None = None
 
     def log_forecast(self, factors: Mapping[Key, float]) -> float:
-        """Return the logarithm of the seconds that are forecast with these factors."""
+        """Return the natural logarithm of the forecast seconds, scaled by `factors`; without factors, unscaled."""
         return log(self.forecast(calibration_of(factors)))
 
 
 def fit_scales(observations: Sequence[Observation], source: str, *, noise_sd: float = NOISE_SD) -> Calibration:
-    """Return the scales that forecast these observations best, shrunk towards 1, each with its 90% interval.
+    """Fit scales of forecasts to measured seconds, and return them as a calibration, each with its 90% interval.
 
-    Each measured device model gets a scale for every phase, and one for each role that was measured on it. `noise_sd`
-    is the standard deviation of the logarithm of a measurement.
+    The scales are the most probable ones, given priors around 1. Each measured device model gets a scale for every
+    phase, and one for each role that was measured on it. `source` describes the measurement. `noise_sd` is the standard
+    deviation of the logarithm of a measurement.
     """
     import numpy as np
 
@@ -93,7 +94,7 @@ def fit_scales(observations: Sequence[Observation], source: str, *, noise_sd: fl
 
 
 def calibration_of(factors: Mapping[Key, float]) -> Calibration | None:
-    """Return factors as a calibration without intervals; None if `factors` is empty."""
+    """Return a calibration with these factors, each with itself as its interval; None if `factors` is empty."""
     scales = tuple(
         Scale(phase=phase, role=role, device=device, factor=factor, low=factor, high=factor)
         for (phase, role, device), factor in factors.items()

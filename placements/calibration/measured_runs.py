@@ -14,7 +14,7 @@ from flowgraph.cluster.plan import Plan, StepForecast
 from flowgraph.errors import DataError
 from placements.calibration.fit_scales import Key, Observation, fit_scales
 from placements.calibration.timings import STEP, SYNC, Timing, refuse_no_seconds
-from placements.step.role_placements import RolePlacement, homes_by
+from placements.step.role_placements import RolePlacement, homes_of_plan
 from placements.step.step_forecast import node_seconds, step_of
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
@@ -37,7 +37,7 @@ class ForecastErrors:
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> ForecastErrors:
-        """Return the errors of forecasts, given the ratios of forecast to measured seconds."""
+        """Return the errors of forecasts, given the ratios of forecast to measured seconds, at least one."""
         signed = [ratio - 1 for ratio in ratios]
         sizes = [abs(error) for error in signed]
         return cls(len(signed), median(signed), median(sizes), max(sizes))
@@ -59,28 +59,28 @@ def _percent(share: float, digits: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRun:
-    """One run: its name, the problem and placements of its plan, and its timings."""
+    """A measured run of a plan: its name for texts, the problem, the placement of each role (`homes`), and timings."""
 
     name: str
-    setting: PlanningProblem
+    problem: PlanningProblem
     homes: tuple[RolePlacement, ...]
     timings: tuple[Timing, ...]
 
     @classmethod
     def of(cls, name: str, problem: PlanningProblem, plan: Plan, timings: tuple[Timing, ...]) -> MeasuredRun:
-        """Return the measured run of a plan; `name` describes the run in texts."""
-        return cls(name, problem, tuple(homes_by(problem, plan)), timings)
+        """Return a measured run of `plan`, with the placement of each role; `name` describes the run in texts."""
+        return cls(name, problem, tuple(homes_of_plan(problem, plan)), timings)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the names that can be timed: nodes that run a model, host nodes, `sync` for all syncs, and `step`."""
+        """Return the names that can be timed: nodes that run models, host nodes with a forecast, `sync` and `step`."""
         return (*self._loads, *self._host_nodes, *((SYNC,) if self._syncs else ()), STEP)
 
     def observations(self, unused: dict[str, str]) -> Iterator[Observation]:
-        """Yield an observation for each timing that is also forecast.
+        """Yield an observation for each timing of nodes or tasks that have a forecast.
 
-        Other timings are added to `unused`, with the reason. Raises DataError for seconds that are not a number above
-        0.
+        The labels of all other timings are added to `unused`, each with the reason. Raises DataError if a timing's
+        seconds are not a number above 0, or if the role of a timed node has no pool or no forecast.
         """
         for timing in self.timings:
             label = f"{self.name} {timing.label}"
@@ -96,7 +96,7 @@ class MeasuredRun:
 
     @cached_property
     def _problem(self) -> PlanningProblem:
-        return replace(self.setting, calibration=None)
+        return replace(self.problem, calibration=None)
 
     @cached_property
     def _step(self) -> StepForecast:
@@ -145,7 +145,7 @@ class MeasuredRun:
             raise DataError.unusable(label, f"the plan has no pool for {load.role.name}")
         if not self._unscaled_s.get(load.node):
             raise DataError.unusable(label, "no seconds are forecast for it, so nothing can be fitted to them")
-        return LOAD_PHASES[load.phase], load.role.name, home.seat.of.model
+        return LOAD_PHASES[load.phase], load.role.name, home.group.of.model
 
     def _seconds(self, names: Sequence[str], calibration: Calibration | None) -> float:
         problem = replace(self._problem, calibration=calibration)
@@ -181,7 +181,7 @@ class CalibrationResult:
         return tuple(f"not used: {label}: {why}" for label, why in self.unused.items())
 
     def data(self) -> dict[str, Any]:
-        """Return the scales, the errors before and after, and unused timings as JSON-compatible data."""
+        """Return the calibration, the errors before and after, and far-off and unused timings as data for JSON."""
         return {
             "calibration": json.loads(self.calibration.to_json()),
             "before": asdict(self.before),
@@ -191,7 +191,7 @@ class CalibrationResult:
         }
 
     def text(self) -> str:
-        """Return the errors before and after, and each scale with its interval, as text."""
+        """Return the errors before and after, each scale with its interval, and far-off timings, as lines of text."""
         lines = [f"before  {self.before}", f"after   {self.after}"]
         for device in self.calibration.devices:
             lines.append(device)
@@ -201,16 +201,16 @@ class CalibrationResult:
                     counted = f"{scale.measurements} measured" if scale.measurements else "not measured"
                     lines.append(f"  {name:<28} {scale.factor:.3f} ({scale.low:.2f} to {scale.high:.2f}), {counted}")
         for label, times in self.far.items():
-            lines.append(f"far off: {label} took {times:.3g} times what is forecast, so its seconds may be wrong")
+            lines.append(f"far off: {label} took {times:.3g} times its forecast, so its seconds may be wrong")
         return "\n".join(lines)
 
 
 def repair(runs: Sequence[MeasuredRun], source: str) -> CalibrationResult:
-    """Return the calibration that fits these runs, with its errors; `source` describes the measurement.
+    """Fit scales to the measured seconds of runs, and return them with the forecast errors before and after.
 
-    It scales forecasts from the engines' constants; a calibration with which a run was planned is ignored.
-
-    Raises DataError for impossible seconds, and if no timing of the runs is forecast.
+    Scales apply to forecasts from the engines' constants; a calibration with which a run was planned is ignored.
+    `source` describes the measurement. Raises DataError for seconds that are not a number above 0, for a node whose
+    role has no pool or no forecast, and if no timing of the runs has a forecast.
     """
     unused = dict[str, str]()
     observations = [observation for run in runs for observation in run.observations(unused)]
@@ -218,7 +218,7 @@ def repair(runs: Sequence[MeasuredRun], source: str) -> CalibrationResult:
     if not observations:
         labels = ", ".join(run.name for run in runs)
         hint = f"what is forecast: {', '.join(names)}" if names else ""
-        raise DataError.unusable(labels, "has measured no seconds of a node that is forecast", hint)
+        raise DataError.unusable(labels, "has no measured seconds of a node with a forecast", hint)
     calibration = fit_scales(observations, source)
     before, after = (
         ForecastErrors.of([observation.forecast(scales) / observation.seconds for observation in observations])

@@ -10,10 +10,10 @@ from placements.hardware.engine_constants import bounds, engines
 
 
 def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float]]:
-    """Return the constants of a profile by engine and name; `where` is the file's name for errors.
+    """Parse the TOML of a profile, and return its constants as {engine: {name: value}}.
 
-    Raises DataError for text that is not a profile and for a value out of bounds; UnknownNameError for an unknown
-    engine or constant.
+    `text` is the content of the file, and `where` its name for errors. Raises DataError for text that is not a profile
+    and for a value out of bounds; UnknownNameError for an unknown engine or constant.
     """
     try:
         tables = parse_toml(text)
@@ -23,9 +23,10 @@ def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float
 
 
 def constants_in(engine: str, table: Any, where: str) -> dict[str, float]:
-    """Return the constants of one engine from a table of a profile file.
+    """Check one engine's table of a profile, and return its constants by name.
 
-    Raises DataError for a value that is not a number or is out of bounds; UnknownNameError for an unknown engine or
+    An entry of `table` is a number, or a table with a `value`. `where` is the file's name for errors. Raises DataError
+    if `table` is not a table, or a value is not a number or is out of bounds; UnknownNameError for an unknown engine or
     constant.
     """
     if engine not in engines():

@@ -46,15 +46,17 @@ class TimingLog:
 
     @property
     def prefix(self) -> str:
-        """Return the prefix of timer names in this system's logs; "" for a trace."""
+        """Return the prefix of timer names in this system's logs, such as `timing_s/`; "" for a trace."""
         return PREFIXES.get(self.system, "")
 
 
 def read_log(text: str, where: str, names: Mapping[str, str]) -> TimingLog:
-    """Return the median seconds of each timer in a log of any known format.
+    """Parse a log of any known format, and return the median seconds of each timer over its steps.
 
-    For a trace, `names` maps the names of ranges to tasks; other ranges are ignored. Raises DataError for an unknown
-    format, and for a log without a timer.
+    The first step is a warm-up, and counts only for timers that no later step has. `text` is the content of the log,
+    and `where` its file for errors. For a Chrome trace, `names` maps the names of ranges to tasks; other ranges are
+    ignored. Raises DataError for an unknown format, for a broken line of JSON lines that is not the last, and if no
+    timer has seconds.
     """
     try:
         document = parse_json(text, finite=False)
@@ -109,7 +111,7 @@ def _log(steps: Sequence[Mapping[str, Any]], where: str) -> TimingLog:
         system for system, prefix in PREFIXES.items() if any(name.startswith(prefix) for name in metrics)
     ]
     if not systems:
-        raise DataError.unusable(where, "has no timers that are known", f"calibrate reads {KNOWN}")
+        raise DataError.unusable(where, "has no known timers", f"calibrate reads {KNOWN}")
     system = systems[0]
     timers = [name for name in metrics if name.startswith(PREFIXES[system])]
     unreadable = [name for name in timers if not all(_is_seconds(step[name]) for step in steps if name in step)]

@@ -80,9 +80,10 @@ class MatchedTimings:
 
 
 def match_timings(log: TimingLog, problem: PlanningProblem) -> MatchedTimings:
-    """Return the timings of a log that belong to nodes of a flow, and the timers that do not.
+    """Match the timers of a log to nodes of a flow, and return the timings, and the timers without a match.
 
-    If steps overlap, verl's timer `gen` measures a wait and is not used.
+    Timers of 0 s, and those that measure a part of another or a wait, are not used. If steps overlap, verl's timer
+    `gen` measures a wait. The ranges of a trace are already named by tasks, and are all used.
     """
     if log.system == "trace":
         return MatchedTimings(tuple(Timing(name, s, tuple(name.split(", "))) for name, s in log.seconds.items()), {})
@@ -108,9 +109,10 @@ def match_timings(log: TimingLog, problem: PlanningProblem) -> MatchedTimings:
 def logged_timings(
     text: str, path: Path, problem: PlanningProblem, plan: Plan, say: Callable[[str], None]
 ) -> tuple[Timing, ...]:
-    """Return the timings in a log of a run of a plan; `say` receives a note for each timer that is not used.
+    """Return the timings in a log of a run of `plan`, for its nodes and tasks.
 
-    Raises DataError for a log in an unknown format.
+    `text` is the content of the log at `path`. `say` receives a note for each timer that is not used, and one that
+    counts all other metrics. Raises DataError for a log that `read_log` cannot read.
     """
     tasks = [task.name for task in plan.step.tasks if task.kind in TIMED] if plan.step is not None else []
     # Profiles put `-` between the nodes of a task.

@@ -27,10 +27,10 @@ class Timing:
 
 
 def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
-    """Yield the timings of texts `NODE=SECONDS`; `where` is the plan's file, for errors.
+    """Yield a timing for each text `NODE=SECONDS`; `where` is the plan's file, for errors.
 
-    Raises UsageError if there are none, for a text of another form and for a duplicate; DataError for impossible
-    seconds.
+    Raises UsageError without texts, for a text of another form, and for a name that is given twice; DataError for
+    seconds that are not above 0.
     """
     if not texts:
         what = "contains no measured seconds"
@@ -54,13 +54,14 @@ def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
 def recorded_timings(lines: Sequence[Any], where: str) -> Iterator[Timing]:
     """Yield the median seconds of each node over the steps of a run, without the first step, which is a warm-up.
 
-    `lines` are those of its metrics; lines about something else are left out. `where` is their file.
+    `lines` are the parsed lines of the run's metrics; a line without seconds of nodes is skipped. `where` is their
+    file, for errors.
 
     >>> steps = [{"time": {"nodes_s": {"policy.update": seconds}}} for seconds in (9.0, 2.0, 3.0, 2.5)]
     >>> list(recorded_timings(steps, "metrics.jsonl"))
     [Timing(label='policy.update', seconds=2.5, names=('policy.update',))]
 
-    Raises DataError for a line without a table of seconds.
+    Raises DataError for a line or table that is not a mapping, and for seconds that are not a number above 0.
     """
     tables = list[Mapping[str, float]]()
     for number, line in enumerate(lines, 1):
@@ -76,7 +77,7 @@ def recorded_timings(lines: Sequence[Any], where: str) -> Iterator[Timing]:
 
 
 def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each name over all steps except the first, which is a warm-up.
+    """Return the median seconds of each name over all steps except the first, which is a warm-up.
 
     A name that only the first step has keeps its value there.
 
@@ -89,7 +90,7 @@ def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def refuse_no_seconds(label: str, value: Any) -> None:
-    """Raise DataError unless `value` is a finite number above 0; `label` describes it."""
+    """Raise DataError unless `value` is a finite number above 0; `label` names it in the error."""
     try:
         if not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value) and value > 0:
             return

@@ -47,7 +47,7 @@ NAMES = frozenset(field.name for field in fields(AttainedShares))
 
 
 def architecture(name: str) -> AttainedShares:
-    """Return the shares of an architecture by name, such as `hopper`. Raises KeyError for an unknown name."""
+    """Return the attained shares of a device architecture, such as `hopper`. Raises KeyError for an unknown name."""
     return _resolved(_tables()["architectures"][name])
 
 

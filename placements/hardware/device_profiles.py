@@ -49,7 +49,7 @@ class DeviceProfile:
 
     @property
     def device(self) -> Device:
-        """Return a device of this kind."""
+        """Return a `Device` with the kind, memory and model name of this profile."""
         return Device(kind=self.kind, memory_bytes=self.memory_bytes, model=self.name)
 
 
@@ -69,7 +69,7 @@ class PoolLinks:
 
 
 def profile(name: str) -> DeviceProfile:
-    """Return the profile with this name or alias, ignoring case. Raises UnknownNameError if there is none."""
+    """Return the profile of the model with this name or alias, ignoring case. Raises UnknownNameError for others."""
     names = _names()
     if name.lower() not in names:
         raise UnknownNameError.of("device", name, names)
@@ -78,7 +78,7 @@ def profile(name: str) -> DeviceProfile:
 
 @cache
 def profiles() -> Mapping[str, DeviceProfile]:
-    """Return every shipped profile by its name."""
+    """Return every shipped profile of a known model by its name, without aliases; the mapping is read-only."""
     return MappingProxyType({name: profile for name, (profile, _) in _profiles_in(FOLDER).items()})  # cached: read-only
 
 
@@ -88,14 +88,16 @@ def profile_of(device: Device) -> DeviceProfile:
 
 
 def known_devices() -> Mapping[str, Device]:
-    """Return a device of each known kind by name and alias, for `flowgraph.cluster.short_form`."""
+    """Return a device of each known model, keyed by name and by alias, for `flowgraph.cluster.short_form`."""
     return {name: profile.device for name, profile in _names().items()}
 
 
 def domain_of(node: Machine, device: Device, count: int) -> int:
-    """Return the number of devices in an NVLink domain; `count` devices of this kind are on the node.
+    """Return how many devices form one NVLink or XGMI domain on this machine; 1 means that none are joined.
 
-    The node's setting is used, else the profile's. For a device without a profile, the machine is one domain.
+    `count` is how many devices of this kind the machine has. If the cluster sets a domain for the machine, that is
+    returned. Else it is the domain in the device's profile, at most `count` unless domains may join machines, as in a
+    rack. All `count` devices of an unknown model form one domain.
     """
     profile = profile_of(device)
     if node.domain is not None or profile.nominal:
@@ -104,10 +106,10 @@ def domain_of(node: Machine, device: Device, count: int) -> int:
 
 
 def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
-    """Return the number of the NVLink domain of each device, by (node, index).
+    """Return the NVLink domain of each device of these machines, as a number from 0, keyed by (machine, index).
 
-    A domain has consecutive devices of a machine; one that joins machines, as a rack does, has consecutive machines of
-    a leaf.
+    Domains are numbered in the order of the machines. A domain has consecutive devices of a machine. One that joins
+    machines, as in a rack, has consecutive machines with the same leaf switch.
     """
     numbers, machines = dict[object, int](), Counter[object]()
     domain = dict[Place, int]()
@@ -129,7 +131,11 @@ def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
 
 
 def network_share(node: Machine, kind: DeviceProfile) -> float | None:
-    """Return one device's share of the node's network bandwidth in bytes per second; None if not known."""
+    """Return one device's share of its machine's network bandwidth, in bytes per second; None if it is not known.
+
+    This is the machine's own bandwidth divided by its devices, or, if the cluster sets none, the share in the profile
+    `kind`.
+    """
     rate = node.network_bytes_per_s
     return kind.network_bytes_per_s if rate is None else rate / len(node.devices)
 
@@ -165,7 +171,7 @@ class _ProfileFile(Data):
 def read_profile(path: Path) -> tuple[DeviceProfile, tuple[str, ...]]:
     """Return the profile and the aliases of one kind of device from its TOML file.
 
-    Raises ValueError with the file's name for a number that is missing, invalid or without a source.
+    Raises ValueError for a file that is not TOML, and for a number that is missing, invalid or without a source.
     """
     try:
         file = _ProfileFile.model_validate(tomllib.loads(path.read_text("utf-8")))

@@ -40,7 +40,7 @@ class EngineConstants:
     """Numbers of one engine; a subclass names them, each a float, in SI units."""
 
     def moved(self, values: Mapping[str, float]) -> Self:
-        """Return the constants with some values replaced. Raises UnknownNameError for an unknown constant."""
+        """Return a copy with the constants in `values` replaced. Raises UnknownNameError for an unknown constant."""
         for name in values:
             if name not in constant_names(type(self)):
                 raise UnknownNameError.of("constant", name, constant_names(type(self)))
@@ -48,24 +48,25 @@ class EngineConstants:
 
 
 def constant_names(kind: type[EngineConstants]) -> tuple[str, ...]:
-    """Return the names of the constants of a class."""
+    """Return the names of the constants of a class, in their order."""
     return tuple(field.name for field in fields(kind))
 
 
 def constants(kind: type[C], engine: str, version: str = "") -> C:
-    """Return the constants of an engine version; `version` "" means the newest.
+    """Return the constants of an engine version, as an instance of `kind`; `version` "" means the newest.
 
-    Raises UnknownNameError for an engine or a version without constants.
+    Constants that are not fields of `kind` are left out. Raises UnknownNameError for an engine or a version without
+    constants.
     """
     values = {name: constant.value for name, constant in bounds(engine, version).items()}
     return kind(**{name: value for name, value in values.items() if name in constant_names(kind)})
 
 
 def bounds(engine: str, version: str = "") -> Mapping[str, ConstantBounds]:
-    """Return the constants of an engine version with their bounds; `version` "" means the newest.
+    """Return each constant of an engine version by name, with its value, bounds and source.
 
-    In the file, a version lists only what differs from the previous one. Raises UnknownNameError for an engine or a
-    version without constants.
+    `version` "" means the newest. A version's entry in the file lists only what differs from the previous version.
+    Raises UnknownNameError for an engine or a version without constants.
     """
     tables = _tables(engine)
     names = [table["version"] for table in tables]
@@ -77,7 +78,7 @@ def bounds(engine: str, version: str = "") -> Mapping[str, ConstantBounds]:
 
 
 def engines() -> tuple[str, ...]:
-    """Return the names of the engines that have constants, and `host`."""
+    """Return the names of the engines that have constants, and `host`, in alphabetical order."""
     return tuple(sorted(FILES))
 
 
@@ -96,20 +97,20 @@ def _tables(engine: str) -> list[dict[str, Any]]:
 class ServingConstants(EngineConstants):
     """The overhead of an inference engine: seconds in addition to a model's arithmetic, and reserved device memory.
 
-    step_s: of a step, independent of its rows: scheduling, sampling, sending tokens.
-    layer_s: of each layer in a step: starts and small kernels.
-    row_s: of each running sequence in a step.
-    request_s: of each request once: tokenizing, scheduling, the wait of its prefill.
-    expert_layer_s: added by a layer with experts: routing and sorting.
-    expert_exchange_s: added by such a layer if whole experts are on several devices.
-    expert_share: the rate of products of experts, relative to dense products of the precision.
+    step_s: seconds of a step, whatever its rows: scheduling, sampling, sending tokens.
+    layer_s: seconds of each layer in a step: launches and small kernels.
+    row_s: seconds of each running sequence in a step.
+    request_s: seconds of each request once: tokenizing, scheduling, and waiting for its prefill.
+    expert_layer_s: seconds added by a layer with experts: routing and sorting.
+    expert_exchange_s: seconds added by such a layer if whole experts are on several devices.
+    expert_share: the rate of products of experts, relative to dense products of the same precision.
     expert_read_share: the rate at which weights of experts are read, relative to dense weights.
-    rollout_step_s: added to a step when a training framework drives the engine and reads log-probs.
-    rollout_joined_s: added to such a step when a replica's ranks are processes, each notified of every step.
-    fixed_bytes: of each device, independent of the model: context, graphs, buffers.
-    joint_bytes: of each device that talks to others: buffers of collectives.
-    inside: 1 if these bytes are in the engine's share of memory, 0 if they are in addition to it.
-    most_rows: the maximum of sequences that run at a time on a replica.
+    rollout_step_s: seconds added to a step if a training framework drives the engine and reads log-probs.
+    rollout_joined_s: seconds added to such a step if a replica's ranks are processes, each notified of every step.
+    fixed_bytes: bytes on each device, whatever the model: context, graphs, buffers.
+    joint_bytes: bytes on each device that communicates with others: buffers of collectives.
+    inside: 1 if these bytes are included in the engine's share of memory, 0 if they are in addition to it.
+    most_rows: the maximum number of sequences that run at a time on a replica.
     """
 
     step_s: float
@@ -132,22 +133,22 @@ class ServingConstants(EngineConstants):
 class TrainingConstants(EngineConstants):
     """The rates and overheads of an engine in training: fractions of peak performance, seconds and bytes.
 
-    matmul_share: the rate of products between other kernels, relative to products that run alone.
-    attention_share: the rate of attention, relative to the device's peak, counting the pairs that the mask leaves.
-    attention_flops: the maximal rate of its kernels on any device; they make no use of a later generation's.
+    matmul_share: the rate of matrix products among other kernels, relative to products that run alone.
+    attention_share: the rate of attention, relative to the device's peak, counting only pairs that the mask keeps.
+    attention_flops: the maximum FLOPs per second of the engine's attention kernels, on any device.
     score_bytes: bytes moved for an attention score in a forward pass; 0 for kernels that keep scores in registers.
-    traffic: how often a forward pass moves what a layer keeps for its backward pass.
+    traffic: how often a forward pass moves the bytes that a layer stores for its backward pass.
     replicated: 1 if each rank of tensor parallelism does all norms and residuals, 0 if ranks share them.
-    logit_bytes: bytes moved for a logit, a third of them forward and the rest backward.
-    launch_s: host time to launch one pass of one layer with both attention and an MLP.
-    expert_launch_s: added in a layer with experts: routing, sorting, counts that it waits for.
-    call_s: added by one collective.
-    step_s: added by an optimizer step.
-    exposed: the part of transfers inside a layer and between stages that products do not hide.
-    overlap: of the shorter of a pass and a transfer between data ranks, the part in which both run.
-    gradient_bytes: of a number of the gradient, as data ranks exchange it.
-    ring: 1 if keys and values go around the ranks of a sequence, 0 if these trade tokens for heads (Ulysses).
-    chunks: pieces of a pipeline stage, between which micro-batches take turns.
+    logit_bytes: bytes moved for a logit, a third of them in the forward pass and the rest in the backward pass.
+    launch_s: host seconds to launch one pass of one layer with both attention and an MLP.
+    expert_launch_s: seconds added in a layer with experts: routing, sorting, and waiting for counts.
+    call_s: seconds added by one collective.
+    step_s: seconds added by an optimizer step.
+    exposed: the share of transfers inside a layer and between stages that matrix products do not hide.
+    overlap: of the shorter of a pass and a transfer between data ranks, the share during which both run.
+    gradient_bytes: bytes of a number of the gradient, as data ranks exchange it.
+    ring: 1 if keys and values go around the ranks of a sequence, 0 if ranks trade tokens for heads (Ulysses).
+    chunks: the number of model pieces in a pipeline stage, between which micro-batches alternate.
     """
 
     matmul_share: float
@@ -191,5 +192,5 @@ class HostConstants(EngineConstants):
 
 
 def host_constants(moved: Mapping[str, float] | None = None) -> HostConstants:
-    """Return the constants of host work; `moved` replaces some of them."""
+    """Return the constants of host work, with those in `moved` replaced. Raises UnknownNameError for unknown names."""
     return constants(HostConstants, HOST).moved(moved or {})

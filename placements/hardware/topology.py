@@ -36,11 +36,11 @@ class DeviceClass:
 
     @property
     def reach(self) -> int:
-        """Return the size of the largest tensor group: the devices of an NVLink domain, or without one of a machine."""
+        """Return the most devices that a tensor group may have: those of an NVLink domain, else those of a machine."""
         return self.domain if self.domain > 1 else self.node_devices
 
     def links(self, devices: int) -> PoolLinks | None:
-        """Return the links of a pool of `devices` devices; None if it needs a network of unknown speed."""
+        """Return the links of a pool of `devices` such devices; None if it needs a network of unknown speed."""
         if self.network_bytes_per_s is None and devices > self.node_devices:
             return None
         profile = profile_of(Device(kind=self.kind, memory_bytes=self.memory_bytes, model=self.model))
@@ -55,11 +55,11 @@ class DeviceClass:
 
 
 @dataclass(frozen=True)
-class PoolRequest:
-    """A request for a pool of `devices` devices; each group of `tensor` consecutive devices is in one domain.
+class PoolDemand:
+    """A request for a pool of `devices` devices, in which each group of `tensor` consecutive devices is in one domain.
 
-    `model` names the devices; "" allows any one class. If several classes have that model, `of` chooses one.
-    `synced_with` names the pools with which it exchanges weights.
+    `model` is the device model; "" allows any. `of` fixes the class of devices, where several classes have that model.
+    `synced_with` names the pools with which this one exchanges weights.
     """
 
     name: str
@@ -71,15 +71,16 @@ class PoolRequest:
 
 
 def classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
-    """Return the classes of a cluster's devices, in the order of its nodes."""
+    """Return the classes of equal devices in a cluster, in the order of its machines."""
     return tuple(dict.fromkeys(of for by_device in _classes_of_nodes(cluster) for of in by_device.values()))
 
 
 def sizes(device_class: DeviceClass) -> tuple[int, ...]:
-    """Return the sizes that a pool of this class may have: powers of two below a machine, numbers of machines, all.
+    """Return the pool sizes, in devices, that a search tries for a class of devices, in ascending order.
 
-    Numbers of machines are powers of two times 1, 3 or 9 and 1 or 5, so that degrees of parallelism divide them: 49
-    sizes of 1,280 machines.
+    They are the powers of two smaller than a machine, whole numbers of machines, and all devices. Numbers of machines
+    are powers of two times 1, 3, 5, 9, 15 or 45, so that degrees of parallelism divide them: 49 sizes for 1,280
+    machines.
     """
     machine, machines = device_class.node_devices, len(device_class.nodes)
     parts = {2**i for i in range(machine.bit_length()) if 2**i < machine}
@@ -88,23 +89,22 @@ def sizes(device_class: DeviceClass) -> tuple[int, ...]:
     return tuple(sorted(parts | complete | {device_class.count}))
 
 
-def realise(cluster: Cluster, requests: Sequence[PoolRequest]) -> tuple[Pool, ...]:
-    """Return the devices of each requested pool, in the order of requests; deterministic for a cluster.
+def realise(cluster: Cluster, demands: Sequence[PoolDemand]) -> tuple[Pool, ...]:
+    """Choose the devices of each requested pool, and return the pools in the order of `demands`.
 
-    Whole machines are assigned first, to the largest pools first. A remainder smaller than a machine goes where it fits
-    best, on aligned powers of two, so that free devices stay in large pieces. Pools that sync with each other are on
-    one leaf if one has room.
-
-    Raises ResourceError for a pool that has no room.
+    The choice depends only on the arguments. Whole machines are assigned first, to the largest pools first. A remainder
+    smaller than a machine is taken from the smallest free piece that fits it, in aligned powers of two, so that free
+    devices stay in large pieces. Pools that sync with each other share a leaf switch if one has enough devices. Raises
+    ResourceError if a pool does not fit.
     """
-    assert all(pool.devices > 0 and pool.tensor > 0 for pool in requests), "a pool has devices"
-    groups = _groups(classes(cluster), requests)
-    places = _placed(_units(cluster), requests, groups, by_tensor=False)
-    if isinstance(places, PoolRequest):  # the other order cuts machines apart, but finds room for large tensor groups
-        places = _placed(_units(cluster), requests, groups, by_tensor=True)
-    if isinstance(places, PoolRequest):
+    assert all(pool.devices > 0 and pool.tensor > 0 for pool in demands), "a pool has devices"
+    groups = _groups(classes(cluster), demands)
+    places = _placed(_units(cluster), demands, groups, by_tensor=False)
+    if isinstance(places, PoolDemand):  # the other order cuts machines apart, but finds room for large tensor groups
+        places = _placed(_units(cluster), demands, groups, by_tensor=True)
+    if isinstance(places, PoolDemand):
         raise _no_room(places, "its free devices are too scattered")
-    return tuple(Pool(name=pool.name, devices=tuple(places[pool.name])) for pool in requests)
+    return tuple(Pool(name=pool.name, devices=tuple(places[pool.name])) for pool in demands)
 
 
 def _classes_of_nodes(cluster: Cluster) -> list[dict[Device, DeviceClass]]:
@@ -132,14 +132,14 @@ def _classes_of_nodes(cluster: Cluster) -> list[dict[Device, DeviceClass]]:
 # ------------------------------------------------------------------------------------------- which class, which leaf
 
 
-def _groups(device_classes: Sequence[DeviceClass], requests: Sequence[PoolRequest]) -> dict[str, int]:
+def _groups(device_classes: Sequence[DeviceClass], demands: Sequence[PoolDemand]) -> dict[str, int]:
     """Choose the class of each pool, as its place among those known: the fullest that it fits, those named first.
 
     Raises ResourceError for a pool that no class has enough devices for.
     """
     free = [of.count for of in device_classes]
     groups = dict[str, int]()
-    for pool in sorted(requests, key=lambda pool: (pool.of is None, not pool.model, -pool.devices)):
+    for pool in sorted(demands, key=lambda pool: (pool.of is None, not pool.model, -pool.devices)):
         named = [i for i, of in enumerate(device_classes) if pool.of in (None, of) and pool.model in ("", of.model)]
         if not named:
             models = ", ".join(dict.fromkeys(of.model or of.kind for of in device_classes))
@@ -155,27 +155,27 @@ def _groups(device_classes: Sequence[DeviceClass], requests: Sequence[PoolReques
     return groups
 
 
-def _no_room(pool: PoolRequest, available: str, hint: str = "") -> ResourceError:
+def _no_room(pool: PoolDemand, available: str, hint: str = "") -> ResourceError:
     tensor_groups = f" in tensor groups of {pool.tensor}" if pool.tensor > 1 else ""
     devices = f"{pool.model or 'device'}{'s' if pool.devices > 1 and not pool.model else ''}"
     return ResourceError.not_here(f"pool `{pool.name}`", f"{pool.devices} {devices}{tensor_groups}", available, hint)
 
 
 def _homes(
-    units: Sequence[_MachineDevices], requests: Sequence[PoolRequest], groups: Mapping[str, int]
+    units: Sequence[_MachineDevices], demands: Sequence[PoolDemand], groups: Mapping[str, int]
 ) -> dict[str, str]:
     """Choose a leaf for the pools that sync with each other, or for each of them: the fullest that has room."""
     free, homes = _free(units), dict[str, str]()
     leaves = list(dict.fromkeys(leaf for leaf, _ in free))
     # Pools that sync with each other, directly or through others; those with the most devices first.
-    root = {pool.name: pool.name for pool in requests}
-    for pool in requests:
+    root = {pool.name: pool.name for pool in demands}
+    for pool in demands:
         for name in pool.synced_with:
             if name in root:
                 old, new = root[name], root[pool.name]
                 root = {name: new if top == old else top for name, top in root.items()}
-    synced = dict[str, list[PoolRequest]]()
-    for pool in sorted(requests, key=lambda pool: -pool.devices):
+    synced = dict[str, list[PoolDemand]]()
+    for pool in sorted(demands, key=lambda pool: -pool.devices):
         synced.setdefault(root[pool.name], []).append(pool)
     waiting = sorted(synced.values(), key=lambda pools: -sum(pool.devices for pool in pools))
     while waiting:
@@ -287,12 +287,12 @@ DeviceIndex = tuple[int, int, int]
 
 
 def _placed(
-    units: Sequence[_MachineDevices], requests: Sequence[PoolRequest], groups: Mapping[str, int], by_tensor: bool
-) -> dict[str, list[Place]] | PoolRequest:
+    units: Sequence[_MachineDevices], demands: Sequence[PoolDemand], groups: Mapping[str, int], by_tensor: bool
+) -> dict[str, list[Place]] | PoolDemand:
     """Place every pool, or return the first that has no room."""
-    homes = _homes(units, requests, groups)
-    chosen = {pool.name: list[DeviceIndex]() for pool in requests}
-    largest = sorted(requests, key=lambda pool: (-pool.tensor if by_tensor else 0, -pool.devices))
+    homes = _homes(units, demands, groups)
+    chosen = {pool.name: list[DeviceIndex]() for pool in demands}
+    largest = sorted(demands, key=lambda pool: (-pool.tensor if by_tensor else 0, -pool.devices))
     for pool in [] if by_tensor else largest:
         chosen[pool.name] += _whole_units(units, _nearest(units, pool, groups, homes), pool)
     for pool in sorted(largest, key=lambda pool: (-pool.tensor, len(chosen[pool.name]) - pool.devices)):
@@ -306,13 +306,13 @@ def _placed(
     return {name: [units[u].cells[c].places[i] for u, c, i in places] for name, places in chosen.items()}
 
 
-def _in_groups(pool: PoolRequest) -> int:
+def _in_groups(pool: PoolDemand) -> int:
     return pool.devices - pool.devices % pool.tensor
 
 
 def _nearest(
     units: Sequence[_MachineDevices],
-    pool: PoolRequest,
+    pool: PoolDemand,
     groups: Mapping[str, int],
     homes: Mapping[str, str],
     chosen: Sequence[DeviceIndex] = (),
@@ -329,7 +329,7 @@ def _nearest(
 
 
 def _whole_units(
-    units: Sequence[_MachineDevices], ranked: Iterable[tuple[int, int]], pool: PoolRequest
+    units: Sequence[_MachineDevices], ranked: Iterable[tuple[int, int]], pool: PoolDemand
 ) -> list[DeviceIndex]:
     """Take untouched units that a pool fills, the largest first.
 

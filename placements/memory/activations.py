@@ -50,10 +50,11 @@ PLAIN = ActivationWidths(hidden=5.0, mixing=2.0, mlp=2.0, expert=2.0)
 
 
 def kept_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths) -> float:
-    """Return the numbers per token that a layer of the largest kind stores for its backward pass, on one device.
+    """Return how many numbers per token a layer of the largest kind stores for its backward pass, on one device.
 
-    They are divided by the `tensor` ranks, along columns or along tokens.
-    Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2 (sequence parallelism).
+    `widths` counts the stored numbers in multiples of model sizes. Ranks of tensor parallelism share all of them
+    equally, along columns or along tokens. Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2 (sequence
+    parallelism).
     """
     attention = widths.hidden * shape.hidden + widths.mixing * _mixing(shape, layout)
     dense, shared = widths.mlp * shape.intermediate, widths.mlp * shape.shared_intermediate
@@ -68,13 +69,14 @@ def kept_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths) ->
 def checkpointed_numbers(
     shape: ModelShape, layout: Layout, widths: ActivationWidths, mode: Checkpointing
 ) -> tuple[float, float]:
-    """Return the numbers per token and layer that are stored for the backward pass, and those that are recomputed.
+    """Return how many numbers per token a layer stores for its backward pass, and how many that pass computes again.
 
-    "full" stores only the layer's input. "selective" also stores expensive results, of attention and of every second
-    product: queries, values, the gate of an MLP outside experts, and the last result, of hidden width; never more than
-    "none", which stores everything.
-    Source: torchtitan, activation checkpointing by operation. Deviation: what Megatron-LM calls selective computes
-    scores again and nothing else, and flash attention never keeps them: there it is "none".
+    With "full", only the layer's input is stored. With "selective", the expensive results of attention and of every
+    second product are stored too: queries, values, the gate of an MLP outside experts, and the last result, of hidden
+    width; but never more than with "none", where everything is stored and nothing computed again.
+
+    Source: torchtitan, activation checkpointing by operation. Megatron-LM calls something else selective: it computes
+    only attention scores again, which flash attention never stores, so it corresponds to "none" here.
     """
     numbers = kept_numbers(shape, layout, widths)
     if mode == "none":
@@ -88,9 +90,10 @@ def checkpointed_numbers(
 
 
 def backward_numbers(shape: ModelShape, layout: Layout) -> float:
-    """Return the numbers per token that a layer's backward pass adds at its peak, on one device.
+    """Return how many numbers per token a layer's backward pass adds at its peak, on one device.
 
-    Tensor ranks that divide tokens gather them for products: the layer's input, and its gradient.
+    Tensor ranks that divide the tokens gather them for products, so each then has the layer's whole input and its whole
+    gradient.
     """
     dense = 2.0 * max(shape.intermediate if not shape.experts else 0, shape.shared_intermediate)
     k, hidden, inner = shape.experts_per_token, shape.hidden, shape.expert_intermediate
@@ -100,19 +103,19 @@ def backward_numbers(shape: ModelShape, layout: Layout) -> float:
 
 
 def row_numbers(shape: ModelShape, layout: Layout, mode: Checkpointing) -> float:
-    """Return the numbers per token that an update holds at its peak, on one device.
+    """Return how many numbers per token an update holds at its peak, in all layers together, on one device.
 
-    Stages of a pipeline hold as much as a whole model: they have fewer layers, but as many more micro-batches.
+    The layout's pipeline does not change the result: a stage has fewer layers, but holds as many more micro-batches.
     """
     waiting, again = checkpointed_numbers(shape, layout, EAGER, mode)
     return waiting * shape.layers + again + backward_numbers(shape, layout)
 
 
 def forward_numbers(shape: ModelShape, layout: Layout) -> float:
-    """Return the numbers per token that a pass without gradients holds at its peak, in one layer on one device.
+    """Return how many numbers per token a pass without gradients holds at its peak, in one layer on one device.
 
-    These are queries, keys and values, or four hidden widths and three of the MLP, or the inputs and results of
-    experts. Derived and checked as `EAGER`.
+    The peak is the largest of three moments: attention, a dense MLP, and experts with their inputs and results. Derived
+    and checked as `EAGER`.
     """
     hidden, k = shape.hidden, shape.experts_per_token
     mixing = 3 * hidden + FORWARD_MIXING * _mixing(shape, layout)
@@ -123,14 +126,15 @@ def forward_numbers(shape: ModelShape, layout: Layout) -> float:
 
 
 def table_numbers(shape: ModelShape) -> float:
-    """Return the numbers per token that a pass holds outside the layers: its position and two rotary rows."""
+    """Return how many numbers per token a pass holds outside the layers: the token's position, and two rotary rows."""
     return 2.0 * shape.head_dim + 4.0
 
 
 def reading_moment(shape: ModelShape, layout: Layout, token_bytes: float, logits_bytes: float) -> dict[Part, float]:
-    """Return the peak bytes of a pass without gradients, by part; `token_bytes` is the size of one number per token.
+    """Return the peak bytes of activations and logits in a pass without gradients, by part, on one device.
 
-    The peak is a layer in progress, or the output of the last layer with its logits.
+    The peak is either one layer in progress, or the output of the last layer with its logits, if that is more.
+    `token_bytes` is the bytes of one number times the tokens of the pass; `logits_bytes` is the size of the logits.
     """
     layer = token_bytes * (forward_numbers(shape, layout) + table_numbers(shape))
     last = token_bytes * 2 * shape.hidden / layout.tensor
@@ -140,9 +144,10 @@ def reading_moment(shape: ModelShape, layout: Layout, token_bytes: float, logits
 
 
 def shared_heads(shape: ModelShape, layout: Layout) -> int:
-    """Return the number of key heads after they are repeated so that each sequence rank has one.
+    """Return the number of KV heads after they are repeated, so that all sequence-parallel ranks have equally many.
 
-    Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2; verl's Ulysses repeats them too.
+    This is the least common multiple of the model's KV heads and the sequence-parallel degree. Source: Jacobs et al.
+    2023 (Ulysses), arXiv 2309.14509, section 3.2; verl's Ulysses repeats them too.
 
     >>> from types import SimpleNamespace
     >>> [shared_heads(SimpleNamespace(kv_heads=4), SimpleNamespace(sequence=ranks)) for ranks in (1, 2, 8)]

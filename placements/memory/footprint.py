@@ -122,12 +122,12 @@ class Footprint:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the most bytes that the role holds on a device."""
+        """Return the most bytes that the role has on a device at once, the sum of all parts while it works."""
         return total_bytes(self.at_work)
 
 
 def room_bytes(usable_bytes: int, kind: DeviceKind = "gpu") -> int:
-    """Return the bytes of a device that a plan may fill: nine tenths of a GPU, all of a CPU device.
+    """Return the bytes of a device that a plan may fill: nine tenths of a GPU, rounded down, or all of a CPU device.
 
     >>> room_bytes(100), room_bytes(100, "cpu")
     (90, 100)
@@ -136,7 +136,9 @@ def room_bytes(usable_bytes: int, kind: DeviceKind = "gpu") -> int:
 
 
 def fits(needed_bytes: int, usable_bytes: int, kind: DeviceKind = "gpu") -> bool:
-    """Return whether forecast bytes fit a device of `usable_bytes`: up to nine tenths of a GPU, all of a CPU device.
+    """Return whether forecast bytes fit in the part of a device's memory that a plan may fill.
+
+    This part is nine tenths of the `usable_bytes` of a GPU, and all `usable_bytes` of a CPU device.
 
     >>> fits(90, 100), fits(91, 100), fits(100, 100, "cpu")
     (True, False, True)
@@ -150,7 +152,7 @@ def total_bytes(parts: Bytes) -> int:
 
 
 def added(footprints: Iterable[Bytes]) -> dict[Part, int]:
-    """Return the sum of several footprints, part by part, in the order of PARTS.
+    """Return the bytes of several footprints added part by part, in the order of `PARTS`; absent parts are left out.
 
     >>> added([{"logits": 3}, {"weights": 1, "logits": 2}])
     {'weights': 1, 'logits': 5}
@@ -168,7 +170,7 @@ def with_parts(footprint: Footprint, parts: Bytes) -> Footprint:
 
 
 def whole(parts: Mapping[Part, float]) -> dict[Part, int]:
-    """Return the bytes rounded up, without empty parts, in the order of PARTS.
+    """Return the bytes of each part rounded up to whole bytes, in the order of `PARTS`, without parts of zero bytes.
 
     >>> whole({"logits": 1.5, "weights": 0.0})
     {'logits': 2}
@@ -177,16 +179,20 @@ def whole(parts: Mapping[Part, float]) -> dict[Part, int]:
 
 
 def process_bytes(devices: int, constants: MemoryConstants) -> float:
-    """Return the bytes of a process on its device before any tensor: context, and communicators if `devices` > 1."""
+    """Return the bytes that a process takes on its device before any tensor.
+
+    These are its context and, if it works with other devices (`devices` > 1), its communicators.
+    """
     return constants.context_bytes + constants.communicator_bytes * (devices > 1)
 
 
 def logits_bytes(
     shape: ModelShape, layout: Layout, tokens: float, logits: Logits, logit_bytes: float, constants: MemoryConstants
 ) -> float:
-    """Return the bytes of the logits of `tokens` tokens on one device, divided among `tensor` ranks.
+    """Return the bytes of the logits of `tokens` tokens on one device; the `tensor` ranks share them equally.
 
-    They exist all at once, or one chunk at a time. A head with a single output per token has none.
+    Each logit takes `logit_bytes`, copies and gradients included. Unless `logits` is "naive" or "whole", at most one
+    chunk exists at a time. Returns 0 if `logits` is "none", and for a head with a single output per token.
     """
     if logits == "none" or shape.outputs == 1:
         return 0.0

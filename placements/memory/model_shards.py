@@ -57,7 +57,7 @@ class ShardedNumbers:
         return self.rest + self.experts
 
     def held(self, *, cut: bool) -> float:
-        """Return how many numbers a device holds; if `cut`, ranks with the same numbers each hold an equal part.
+        """Return how many numbers a device holds; with `cut`, ranks of the same numbers hold equal parts of them.
 
         Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5.
 
@@ -70,11 +70,12 @@ class ShardedNumbers:
 def stages(
     shape: ModelShape, layout: Layout, interleaved: int = 1, micro_batches: int | None = None
 ) -> tuple[PipelineStage, ...]:
-    """Return the pipeline stages that may hold the most bytes: the first and the last; a single one without a pipeline.
+    """Return the pipeline stages that may hold the most bytes: the first and the last, or a single one.
 
-    With one forward, one backward, the first of p stages holds p micro-batches, or (1 + (p - 1) / (p · pieces)) · p if
-    each stage has several pieces, but at most all `micro_batches` of a step. Source: Korthikanti et al. 2022, arXiv
-    2205.05198, section 4.2.3.
+    `interleaved` is the number of model pieces in each stage, and `micro_batches` the number of micro-batches in a
+    step; None sets no limit. With the schedule "one forward, one backward", the first of p stages holds p
+    micro-batches, or (1 + (p - 1) / (p · interleaved)) · p if it has several pieces, but never more than
+    `micro_batches`. Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3.
     """
     depth = layout.pipeline
     if depth == 1:
@@ -86,20 +87,24 @@ def stages(
 
 
 def tables_of(shape: ModelShape, stage: PipelineStage) -> int:
-    """Return the number of [vocabulary, hidden] matrices of a stage; each end of a pipeline has a copy of tied ones."""
+    """Return how many [vocabulary, hidden] matrices a stage holds: embedding, head, or both.
+
+    Where the embedding is tied to the head, the first and the last stage of a pipeline each hold a copy.
+    """
     head = shape.head == "tokens"
     return shape.tables if stage.whole else int(stage.first or head)
 
 
 def root_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> float:
-    """Return the parameters of a stage outside its layers, per tensor rank: embedding, head, last norm."""
+    """Return how many parameters of a stage are outside its layers, per tensor rank: embedding, head and last norm."""
     return (tables_of(shape, stage) * shape.vocabulary + 1) * shape.hidden / layout.tensor
 
 
 def layer_numbers(shape: ModelShape, layout: Layout, *, adapters: bool = True) -> ShardedNumbers:
-    """Return the numbers of an average layer on a device, with its adapters or without.
+    """Return how many numbers of an average layer a device holds, before sharding among data ranks.
 
-    If only some layers have experts, the layer has them.
+    Adapters are counted unless `adapters` is False. If only some layers have experts, those of one such layer are
+    counted.
     """
     experts = shape.expert_parameters / max(1, shape.expert_layers)
     outside = shape.parameters - shape.expert_parameters - (shape.tables * shape.vocabulary + 1) * shape.hidden
@@ -114,7 +119,7 @@ def layer_numbers(shape: ModelShape, layout: Layout, *, adapters: bool = True) -
 
 
 def model_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> ShardedNumbers:
-    """Return the numbers of a stage of the model on a device, without adapters, before sharding among data ranks."""
+    """Return how many numbers of a stage a device holds, without adapters, before sharding among data ranks."""
     layer = layer_numbers(shape, layout, adapters=False)
     share = shape.expert_layers / shape.layers
     return ShardedNumbers(
@@ -126,14 +131,17 @@ def model_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> Sh
 
 
 def adapter_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> ShardedNumbers:
-    """Return the numbers of a stage's adapters on a device, and of a head that is trained with them."""
+    """Return how many trained numbers of a stage a device holds: its adapters, and a head that is trained with them.
+
+    They are counted before sharding among data ranks; a model without adapters has none.
+    """
     data = layout.data * layout.sequence
     trained = shape.trained if shape.adapters else 0
     return ShardedNumbers(trained * stage.layers / shape.layers / layout.tensor, 0.0, data, data)
 
 
 def weights_bytes(shape: ModelShape, layout: Layout, stage: PipelineStage, precision: Precision, *, cut: bool) -> float:
-    """Return the bytes of a stage's weights on a device, without adapters; if `cut`, sharded among data ranks.
+    """Return the bytes of a stage's weights on a device, without adapters; with `cut`, of its shard of them.
 
     Embedding and head take at least 2 bytes per weight, since quantisation leaves them out: the configurations of
     transformers and vLLM skip `lm_head`.
@@ -146,9 +154,9 @@ def weights_bytes(shape: ModelShape, layout: Layout, stage: PipelineStage, preci
 def sequence_bytes(shape: ModelShape, tensor: int, context_tokens: float, number_bytes: float) -> float:
     """Return the bytes of the cache of a sequence of `context_tokens` tokens on each of `tensor` devices.
 
-    Keys and values are divided by heads, so into at most as many parts as there are KV heads; latents are not divided,
-    and state that does not grow with the context is divided evenly. Source: Pope et al. 2022, arXiv 2211.05102, section
-    3.3; DeepSeek-AI 2024, arXiv 2405.04434, section 2.1.
+    One number takes `number_bytes`. Keys and values are divided by heads, so into at most as many parts as there are KV
+    heads. Latents are not divided, and state that does not grow with the context is divided evenly. Source: Pope et al.
+    2022, arXiv 2211.05102, section 3.3; DeepSeek-AI 2024, arXiv 2405.04434, section 2.1.
     """
     context = max(1, round(context_tokens))
     heads = 2 * shape.attention_layers * shape.kv_heads * shape.head_dim * context

@@ -67,28 +67,30 @@ class PoolPeak:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the sum of the bytes of all roles."""
+        """Return the sum of the bytes of all roles on a device."""
         return sum(total_bytes(parts) for parts in self.roles.values())
 
     @property
     def parts(self) -> Bytes:
-        """Return the bytes of all roles together, by part."""
+        """Return the bytes on a device by part, summed over all roles."""
         return added(self.roles.values())
 
 
 def pool_peaks(
     residents: Sequence[PoolResident], turns: Sequence[PhaseTurn], *, bucket_bytes: float = 0.0
 ) -> tuple[PoolPeak, ...]:
-    """Return the peak of each phase, in the order of a step, preceded by the peak while its role wakes.
+    """Return the memory peak of each phase on a pool's devices, in the order of a step.
 
-    A role that trains holds an update's gradients and activations only in its update. Steps repeat, so the first role
-    wakes while the last goes to sleep. A role wakes before the previous one goes to sleep; neither has a cache at that
-    moment. Weights are also synced then, through two buckets of `bucket_bytes`: one is sent while the other is read. A
-    sleeping source copies back only its weights; if it is a third role, it takes the place of the leaving role before
-    the rollout engine wakes.
+    `residents` are all roles of the pool, and `turns` the phases of a step. If the role of a phase has to wake or to
+    receive weights, the peak of that moment precedes the peak of the phase. Steps repeat, so the first role wakes while
+    the last one goes to sleep. A role that trains has gradients and the activations of an update only in its update.
 
-    Source: Sheng et al. 2024 (HybridFlow), arXiv 2409.19256, section 5.2; verl: a trainer's optimizer is put away, the
-    rollout's weights are resumed and filled, the trainer's are put away, the cache is resumed.
+    A role wakes before the previous one goes to sleep; neither has a cache at that moment. Weights are synced then too,
+    through two buffers of `bucket_bytes` bytes: one is sent while the other is read. A sleeping source of weights
+    copies only its weights back; if it is a third role, these are on the device first with the leaving role and then
+    with the waking one, and the larger sum counts. Source: Sheng et al. 2024 (HybridFlow), arXiv 2409.19256, section
+    5.2; verl, which moves a trainer's optimizer to the host, loads the rollout's weights, moves the trainer's weights
+    away, and then makes the cache.
 
     >>> f = Footprint(resident={"weights": 4}, working={"logits": 2}, asleep={"context": 1})
     >>> residents = [PoolResident("a", f, sleeps=True), PoolResident("b", f)]
@@ -108,7 +110,7 @@ def pool_peaks(
 
 
 def worst(peaks: Iterable[PoolPeak]) -> PoolPeak | None:
-    """Return the largest peak, the first of equal ones; None if there are none."""
+    """Return the peak with the most bytes, the first of equal ones; None without peaks."""
     return max(peaks, key=lambda peak: peak.peak_bytes, default=None)
 
 

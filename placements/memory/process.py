@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from flowgraph.models import ModelShape
     from placements.workload.node_workload import NodeWorkload
 
-Block = tuple[Part, float, float]
-"""What a tensor is for, its bytes, and how many of them there are."""
+Tensors = tuple[Part, float, float]
+"""The part that tensors belong to, the bytes of one of them, and how many there are."""
 
 LOGITS_BACKWARD, LOGITS_READ, LOGITS_SAMPLED = 5, 2, 5
-"""Copies of the logits at their most.
+"""How many copies of the logits exist at the peak of an update, of a pass without gradients, and of sampling.
 
-Backward: themselves, the gradient of the token read out, and three in that of logsumexp; entropy and a temperature have
-gone by then. Read: themselves and what logsumexp makes; entropy adds one. Sampled: of two steps, scaled, and two of
-noise. Derived from torch's autograd, and equal to its profiler's allocations to 1% (torch 2.13).
+An update has the logits, the gradient of the chosen token's, and three copies in the gradient of logsumexp; those of
+entropy and temperature are freed by then. A pass without gradients has the logits and a copy that logsumexp makes;
+entropy adds one. Sampling has the logits of two steps, the scaled ones, and two copies for noise. Derived from torch's
+autograd, and equal to its profiler's allocations to 1% (torch 2.13).
 """
 CHUNK_LOGITS = 2**24
 """Logits of a chunk of the head that exist at once: `flowgraph.engines.forward_pass.chunked_head`."""
@@ -57,10 +58,12 @@ def process_footprint(
     context_bytes: float,
     constants: MemoryConstants = SHIPPED,
 ) -> ProcessFootprint:
-    """Return the bytes of a role on each of its CPU devices; the process itself takes `context_bytes`.
+    """Return the bytes of a role on each of its CPU devices, where a process of this project runs the model.
 
-    A pass without gradients reads `forward_tokens` tokens at a time; an update as many as the plan says, or else its
-    node. A row is never split.
+    `loads` are the role's nodes. The process takes `context_bytes` before any tensor. A rank decodes at most
+    `sample_rows` rows at a time. A pass without gradients reads `forward_tokens` tokens at a time; an update reads the
+    micro-batch of the plan (`running`), else that of its node, else all rows. A row is never split. `trains` tells
+    whether the role has optimizer states.
     """
     model = _ProcessModel(shape, layout, running)
     rollout = dict[str, int]()
@@ -69,8 +72,8 @@ def process_footprint(
         for sampler, tokens in load.responses:
             rollout[sampler] = max(rollout.get(sampler, 0), -(-tokens // layout.data))
         if load.rows:
-            blocks = model.moments(load, sample_rows, forward_tokens)
-            moments.setdefault(load.phase, []).extend(_ProcessPeak.of(block, constants) for block in blocks)
+            tensors = model.moments(load, sample_rows, forward_tokens)
+            moments.setdefault(load.phase, []).extend(_ProcessPeak.of(moment, constants) for moment in tensors)
     # AdamW keeps two moments of each parameter, plain SGD nothing.
     # Source: Kingma and Ba 2015 (Adam), arXiv 1412.6980, algorithm 1.
     optimizers = [load.optimizer for load in loads if load.phase == "update"]
@@ -96,7 +99,7 @@ def process_footprint(
 
 
 def shard_bytes(parameters: int, layout: Layout) -> int:
-    """Return the bytes of one float32 for each parameter that a device holds: all of them, or a shard.
+    """Return the bytes of the parameters that a device holds in float32: all of them, or its shard.
 
     Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5.3.
     """
@@ -104,13 +107,15 @@ def shard_bytes(parameters: int, layout: Layout) -> int:
 
 
 def gathered_bytes(shape: ModelShape, layout: Layout, *, backward: bool, number_bytes: int = 4) -> int:
-    """Return the peak bytes of gathered weights of a sharded model: embeddings and head throughout, layers in turn.
+    """Return the peak bytes of the weights that a sharded model gathers to compute with; 0 without sharding.
 
-    Forward: a layer, its receive buffer, and the buffer of the next layer, or that of the root if larger. Backward: in
-    addition the gradients of all gathered weights, and buffers of the next layer and of gradients that are reduced.
-    Returns 0 without sharding.
-    Derived from torch's FSDP2 with each layer sharded by itself and the rest as the root; its own FSDPMemTracker counts
-    the same forward, and up to a quarter less in all backward.
+    Embedding and head (the root) stay gathered throughout a pass, and layers are gathered in turn. A forward pass has
+    the root, a layer, its receive buffer, and the next buffer, of a layer or of the root, if that is larger. A
+    `backward` pass has the root and a layer with the gradients of both, and the buffers of the next layer and of the
+    gradients that are being reduced. `number_bytes` is the size of a gathered number.
+
+    Derived from torch's FSDP2 with each layer sharded by itself and the rest as the root. Its own FSDPMemTracker counts
+    the same for a forward pass, and up to a quarter less for a backward pass.
     """
     if layout.sharding == "none":
         return 0
@@ -121,16 +126,22 @@ def gathered_bytes(shape: ModelShape, layout: Layout, *, backward: bool, number_
 
 def kept_blocks(
     shape: ModelShape, rows: RowsPass, *, number_bytes: int = 4, inner: int | None = None
-) -> Iterator[Block]:
-    """Yield the blocks that one layer stores for its backward pass: (part, bytes of a block, number of blocks).
+) -> Iterator[Tensors]:
+    """Yield the tensors that one layer stores for its backward pass, as (part, bytes of a tensor, number of tensors).
 
-    With h the hidden width, of each token read: of both norms the input, the normalised and the scaled (6 h); queries,
-    attention's result, and the same in the order of rows (3 H·d); of the MLP the gate, its activation, the other branch
-    and their product (4 f). Of each token attended to, key and value, of contexts repeated for each head; and the mask
-    of each row, which rows of unequal lengths have.
-    Derived from the autograd graph of transformers' Llama with our packed attention; equal to what torch's profiler
-    counts within 2% on three sizes. As in Korthikanti et al. 2022, arXiv 2205.05198, section 4.1, here for a gated MLP,
-    RMSNorm and no dropout.
+    | number of tensors | numbers in each | tensors |
+    |---|---|---|
+    | 6 | tokens · h | the input, the normalised and the scaled input of both norms |
+    | 3 | tokens · H · d | queries, attention's result, and the result in the order of rows |
+    | 4 | tokens · f | of the MLP the gate, its activation, the other branch and their product |
+    | 2 | context tokens · H · d | keys and values of the contexts, repeated for each head |
+    | 2 | rows · row tokens · K · d | keys and values that the rows attend to |
+    | 1 | response tokens · row tokens · H / K | the masks of rows |
+
+    h is the hidden width, H the number of heads, K that of KV heads, d the width of a head, and f the inner width of
+    the MLP (`inner`, by default that of `shape`). A number takes `number_bytes` bytes. Derived from the autograd graph
+    of transformers' Llama with our packed attention, and equal to what torch's profiler counts within 2% on three
+    sizes. As in Korthikanti et al. 2022, arXiv 2205.05198, section 4.1, here for a gated MLP, RMSNorm and no dropout.
     """
     heads, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     f, tokens = shape.intermediate if inner is None else inner, rows.tokens
@@ -151,9 +162,9 @@ class _ProcessPeak:
     kept_bytes: float
 
     @classmethod
-    def of(cls, blocks: Sequence[Block], constants: MemoryConstants) -> _ProcessPeak:
+    def of(cls, tensors: Sequence[Tensors], constants: MemoryConstants) -> _ProcessPeak:
         parts, kept_bytes = dict[Part, float](), 0.0
-        for part, size, count in blocks:
+        for part, size, count in tensors:
             parts[part] = parts.get(part, 0.0) + size * count
             kept_bytes += size * count * (size <= constants.kept_block_bytes)
         return cls(parts, kept_bytes)
@@ -165,7 +176,7 @@ class _ProcessPeak:
 
 @dataclass(frozen=True)
 class _ProcessModel:
-    """A model in a layout, and the blocks that it has at the moments that may be the worst."""
+    """A model in a layout, and the tensors that it has at the moments that may be the worst."""
 
     shape: ModelShape
     layout: Layout
@@ -186,7 +197,7 @@ class _ProcessModel:
     def table_bytes(self) -> float:
         return float(self.number_bytes * self.shape.vocabulary * self.shape.hidden)
 
-    def moments(self, load: NodeWorkload, sample_rows: int, forward_tokens: int) -> Iterator[list[Block]]:
+    def moments(self, load: NodeWorkload, sample_rows: int, forward_tokens: int) -> Iterator[list[Tensors]]:
         ranks, largest_pass = self.layout.data, padded_pass if self.shape.head == "score" else packed_pass
         if load.phase == "generate":
             yield from self._generating(sampled_pass(load, ranks, sample_rows))
@@ -199,16 +210,16 @@ class _ProcessModel:
         else:
             yield from self._reading(largest_pass(load, ranks, forward_tokens), entropy="entropy" in load.stats)
 
-    def _waiting(self, rows: RowsPass) -> list[Block]:
+    def _waiting(self, rows: RowsPass) -> list[Tensors]:
         """Return what waits for the backward pass: of all layers, or their inputs and the layer in progress."""
         layer = list(kept_blocks(self.shape, rows, number_bytes=self.number_bytes, inner=self.inner))
         layers, hidden = self.shape.layers, self.number_bytes * rows.tokens * self.shape.hidden
-        last: list[Block] = [("activations", hidden, 3)]
+        last: list[Tensors] = [("activations", hidden, 3)]
         if self.running.checkpointing == "full":
             return [*layer, *last, ("activations", hidden, layers)]
         return [*((part, size, count * layers) for part, size, count in layer), *last]
 
-    def _updating(self, rows: RowsPass, load: NodeWorkload, *, accumulates: bool) -> Iterator[list[Block]]:
+    def _updating(self, rows: RowsPass, load: NodeWorkload, *, accumulates: bool) -> Iterator[list[Tensors]]:
         """Yield what comes and goes at the loss, in the first layer's backward pass, at its end, and in the step.
 
         Gradients are there from the start where earlier micro-batches have left theirs. AdamW's step makes two numbers
@@ -217,7 +228,7 @@ class _ProcessModel:
         shape, number_bytes, shards = self.shape, self.number_bytes, self.layout.shards
         table = shape.vocabulary * shape.hidden
         if shape.adapters:
-            gradients: list[Block] = [("gradients", 4.0 * shape.hidden, shape.trained / shape.hidden / shards)]
+            gradients: list[Tensors] = [("gradients", 4.0 * shape.hidden, shape.trained / shape.hidden / shards)]
         else:
             matrix = shape.hidden * max(1, self.inner)
             matrices = max(0, shape.parameters - shape.tables * table) / matrix
@@ -227,13 +238,13 @@ class _ProcessModel:
             ]
         waiting, gathered = self._waiting(rows), self._gathered(backward=True)
         earlier = gradients if accumulates else []
-        head: list[Block] = []
+        head: list[Tensors] = []
         if shape.outputs > 1:
             logits = rows.read_out * shape.outputs
             head = [("gradients", self.table_bytes, 1)] if not shape.adapters else []
-            chunk: Block = ("logits", number_bytes * min(logits, CHUNK_LOGITS), LOGITS_BACKWARD)
+            chunk: Tensors = ("logits", number_bytes * min(logits, CHUNK_LOGITS), LOGITS_BACKWARD)
             yield [*waiting, chunk, *(head if logits > CHUNK_LOGITS else []), *earlier, *gathered]
-        layer: list[Block] = [
+        layer: list[Tensors] = [
             ("activations", number_bytes * rows.tokens * shape.hidden, 1),
             ("activations", number_bytes * rows.tokens * self.inner, 2),
         ]
@@ -242,20 +253,20 @@ class _ProcessModel:
         largest = 0.0 if shape.adapters else 4 * max(1.0, table / shards)
         yield [*gradients, ("working", largest, 2 if load.optimizer != "sgd" else 1)]
 
-    def _gathered(self, *, backward: bool) -> list[Block]:
+    def _gathered(self, *, backward: bool) -> list[Tensors]:
         size = gathered_bytes(self.shape, self.layout, backward=backward, number_bytes=self.number_bytes)
         return [("gathered", self.table_bytes, size / self.table_bytes)] if size else []
 
-    def _reading(self, rows: RowsPass, *, entropy: bool) -> Iterator[list[Block]]:
+    def _reading(self, rows: RowsPass, *, entropy: bool) -> Iterator[list[Tensors]]:
         shape, number_bytes = self.shape, self.number_bytes
         gathered = self._gathered(backward=False)
         yield [*self._layer(rows), *gathered]
         if shape.outputs > 1:
             chunk = number_bytes * min(rows.read_out * shape.outputs, CHUNK_LOGITS)
-            hidden: Block = ("activations", number_bytes * rows.tokens * shape.hidden, 2)
+            hidden: Tensors = ("activations", number_bytes * rows.tokens * shape.hidden, 2)
             yield [("logits", chunk, LOGITS_READ + entropy), hidden, *gathered]
 
-    def _layer(self, rows: RowsPass) -> Iterator[Block]:
+    def _layer(self, rows: RowsPass) -> Iterator[Tensors]:
         """Yield what one layer has while tokens pass it without gradients: keys, masks, and numbers of each token."""
         number_bytes, shape = self.number_bytes, self.shape
         numbers, widest = forward_numbers(shape, Layout()), max(shape.hidden, self.inner)
@@ -264,7 +275,7 @@ class _ProcessModel:
         yield "activations", number_bytes * rows.rows * rows.width * shape.kv_heads * shape.head_dim, 2
         yield "activations", number_bytes * groups * rows.read_out * rows.width, 2
 
-    def _generating(self, rows: RowsPass) -> Iterator[list[Block]]:
+    def _generating(self, rows: RowsPass) -> Iterator[list[Tensors]]:
         """Yield what reading the distinct contexts has, and then decoding at full length, on plain whole weights.
 
         The cache of a layer grows by copying keys, then values. Where heads share these and contexts differ in length
@@ -274,11 +285,11 @@ class _ProcessModel:
         contexts = RowsPass(rows.contexts, rows.contexts, rows.prompt_tokens, 0)
         full = shape.cache_numbers(max(1, rows.width)) / tensors
         read = shape.cache_numbers(max(1, rows.prompt_tokens)) / tensors
-        context: Block = ("kv_cache", number_bytes * contexts.rows * read, tensors)
+        context: Tensors = ("kv_cache", number_bytes * contexts.rows * read, tensors)
         yield [context, *self._layer(contexts), ("logits", 4 * shape.outputs * contexts.rows, 2)]
         yield [context, ("kv_cache", number_bytes * rows.rows * read, tensors)]
-        keys: Block = ("kv_cache", number_bytes * rows.rows * full, tensors)
-        copied: Block = ("working", number_bytes * rows.rows * full, 1)
+        keys: Tensors = ("kv_cache", number_bytes * rows.rows * full, tensors)
+        copied: Tensors = ("working", number_bytes * rows.rows * full, 1)
         if shape.heads > shape.kv_heads:
             copied = ("working", number_bytes * rows.rows * rows.width * shape.heads * shape.head_dim, 2)
         yield [keys, copied, ("logits", 4 * shape.outputs * rows.rows, LOGITS_SAMPLED)]
@@ -298,35 +309,36 @@ class RowsPass:
 
     @property
     def width(self) -> int:
-        """Return the tokens of one row, context included."""
+        """Return the number of tokens of one row, context included."""
         return self.prompt_tokens + self.response_tokens
 
     @property
     def read_out(self) -> int:
-        """Return the tokens of all responses; each has logits."""
+        """Return the number of tokens of all responses; each of these tokens has logits."""
         return self.rows * self.response_tokens
 
     @property
     def context_tokens(self) -> int:
-        """Return the tokens of the distinct contexts."""
+        """Return the number of tokens of the distinct contexts together."""
         return self.contexts * self.prompt_tokens
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens that are read."""
+        """Return the number of tokens that pass through the model: each distinct context once, and all responses."""
         return self.context_tokens + self.read_out
 
 
 def sampled_pass(load: NodeWorkload, ranks: int, sample_rows: int) -> RowsPass:
-    """Return the rows that one of `ranks` data ranks decodes at a time: at most `sample_rows`, in prompt order."""
+    """Return the rows that one of `ranks` data ranks decodes at a time: its rows of a round, at most `sample_rows`."""
     rows = min(-(-load.round_prompts // ranks) * load.samples, sample_rows)
     return RowsPass(rows, -(-rows // load.samples), int(load.prompt.most), int(load.response.most))
 
 
 def packed_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
-    """Return the largest pass of packed rows within a token budget; rows that share a context count it once.
+    """Return the largest pass of packed rows that one of `ranks` data ranks makes within a token budget.
 
-    A row is never cut, so a pass has at least one.
+    Rows that share a context count it once. Rows have their maximum length. A row is never cut, so a pass has at least
+    one row even if that exceeds the budget.
 
     >>> from flowgraph.analysis.roles import Role
     >>> from placements.workload.lengths import LengthDistribution
@@ -347,7 +359,10 @@ def packed_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
 
 
 def padded_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
-    """Return the largest pass of whole texts within a token budget, each padded to the longest; contexts repeat."""
+    """Return the largest pass of padded rows of one of `ranks` data ranks in a token budget, at least one row.
+
+    Every row is padded to the longest one and has its own copy of its context.
+    """
     prompt, response = int(load.prompt.most), int(load.response.most)
     rows = min(_prompts(load, ranks) * load.samples, max(1, budget_tokens // max(1, prompt + response)))
     return RowsPass(rows, rows, prompt, response)

@@ -47,9 +47,10 @@ LIMITS: tuple[tuple[float, int, int], ...] = (
     (160 * GIB, 8192, 256),
     (float("inf"), 16384, 512),
 )
-"""Tokens of a prefill's chunk and rows of the largest captured batch, by memory that a device has less of.
+"""Upper limit of a device's memory in bytes, tokens of a prefill's chunk, and rows of the largest captured batch.
 
-Source: SGLang 0.5.23, server_args, defaults by memory.
+A device has the values of the first entry whose limit is above its memory. Source: SGLang 0.5.23, server_args, defaults
+by memory.
 """
 
 
@@ -66,8 +67,9 @@ def inference_bytes(
 ) -> Footprint:
     """Return the bytes on each device of a model that reads rows without gradients, for log-probs, values or scores.
 
-    A micro-batch has `micro_batch_tokens` on each data rank, at least one row. Offloaded weights are copied layer by
-    layer. Of several pipeline stages, the one with the most bytes is returned.
+    A micro-batch has `micro_batch_tokens` tokens on each data rank. If `offload` has "parameters", weights are in host
+    memory, and copied to the device layer by layer. `precision` is that of the weights. If `stats` has "entropy",
+    logits take more. With several pipeline stages, the bytes are those of the stage that has the most.
     """
     tokens, footprints = micro_batch_tokens / layout.sequence, list[Footprint]()
     logit_bytes = constants.read_logit_bytes + constants.entropy_logit_bytes * ("entropy" in stats)
@@ -99,10 +101,10 @@ def generation_bytes(
 ) -> Footprint:
     """Return the bytes of a rollout engine on each device; each of the `data` ranks is a separate replica.
 
-    A replica's cache is for `cache_tokens` tokens, or takes what is left of `cache_share` of the device. A sleeping
-    engine has freed weights and cache; graphs and communicators remain.
-
-    Raises ValueError unless exactly one of `cache_share` and `cache_tokens` is given.
+    A replica's cache either is for `cache_tokens` tokens, or takes what is left of the share `cache_share` of a device
+    of `device_bytes` bytes: without the weights, and for some engines also without all other buffers. A sleeping engine
+    has freed its weights and cache; its context and graphs remain. Raises ValueError unless exactly one of
+    `cache_share` and `cache_tokens` is given.
     """
     if (cache_share is None) == (cache_tokens is None):
         raise ValueError("give a cache either a share of its device or a number of tokens")
@@ -129,9 +131,9 @@ CPU_CACHE_TOKENS, CPU_CHUNK_TOKENS, CPU_ROWS = 16384, 4096, 256
 def server_bytes(
     shape: ModelShape, layout: Layout, running: RoleSettings, process_bytes: float, constants: MemoryConstants
 ) -> Footprint:
-    """Return the bytes of an inference server on a CPU device, with this project's process of `process_bytes`.
+    """Return the bytes of an inference server on a CPU device, and of the process of this project that talks to it.
 
-    Sleeping would free nothing there, so it never sleeps. Not measured.
+    `process_bytes` is the size of that process. Sleeping would free nothing, so the server never sleeps. Not measured.
     """
     stage, number_bytes = PipelineStage(float(shape.layers)), WEIGHT_BYTES[running.precision]
     resident = whole(
@@ -157,10 +159,13 @@ def _generating(
 
 
 def cache_bytes(shape: ModelShape, layout: Layout, context_tokens: int, number_bytes: float = NUMBER_BYTES) -> float:
-    """Return the bytes of one sequence's cache on each device of a replica; pipeline stages have equal parts."""
+    """Return the bytes of the cache of a sequence of `context_tokens` tokens on each device of a replica.
+
+    One number takes `number_bytes` bytes. Pipeline stages have equal parts of the cache.
+    """
     return sequence_bytes(shape, layout.tensor, context_tokens, number_bytes) / layout.pipeline
 
 
 def awake_bytes(footprint: Footprint) -> int:
-    """Return the bytes that a sleeping role copies back to a device when it wakes."""
+    """Return how many more bytes a role takes on a device awake than asleep, its cache included."""
     return total_bytes(footprint.resident) - total_bytes(footprint.asleep)

@@ -91,9 +91,9 @@ class TrainingSettings:
 
     @property
     def copies(self) -> bool:
-        """Return whether weights are stored in the optimizer's precision and cast for the computation.
+        """Return whether weights are stored in the optimizer's precision and cast for each computation.
 
-        True for full sharding, and for a model on a single device without sharding.
+        This is so with full sharding, and on a single device without sharding.
         """
         return self.layout.sharding == "full" or (self.layout.sharding == "none" and self.layout.devices == 1)
 
@@ -112,10 +112,10 @@ class TrainingFootprint(Footprint):
 def training_bytes(
     shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0, constants: MemoryConstants = SHIPPED
 ) -> TrainingFootprint:
-    """Return the bytes of a role that trains a model, on the device that holds the most.
+    """Return the bytes of a role that trains a model, on the pipeline stage that has the most at its peak.
 
-    A row has up to `sequence_tokens` tokens; a micro-batch has at least one row. For `reading`, another device of a
-    pipeline may hold the most.
+    A micro-batch has the tokens of `training`, but at least one row of up to `sequence_tokens` tokens. The result's
+    `reading`, the bytes of a pass without gradients, is that of the stage which has the most in such a pass.
     """
     stages = _stages(shape, training, sequence_tokens, constants)
     footprints = [stage.footprint() for stage in stages]
@@ -124,7 +124,10 @@ def training_bytes(
 
 
 def waiting_bytes(shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0) -> float:
-    """Return the bytes of activations that wait on a device for the backward pass, of all micro-batches in flight."""
+    """Return the bytes of activations that wait on a device for the backward pass, of all micro-batches in flight.
+
+    They are those of the pipeline stage that has the most. A micro-batch has at least `sequence_tokens` tokens.
+    """
     return max(stage.waiting_bytes for stage in _stages(shape, training, sequence_tokens, SHIPPED))
 
 
@@ -137,17 +140,18 @@ def _stages(
 
 
 def state_bytes(shape: ModelShape, training: TrainingSettings, stage: PipelineStage) -> Bytes:
-    """Return the bytes of weights, gradients and optimizer states of a device of a stage, on the device or on its host.
+    """Return the bytes of weights, adapters, gradients and optimizer states for one device of a stage, by part.
 
-    Bytes of each parameter in mixed precision with AdamW on N ranks:
+    States that are offloaded to the host are counted too. With AdamW in mixed precision on N ranks, a parameter takes:
 
     | sharding | weights | gradients | optimizer |
     |---|---|---|---|
     | none, optimizer, gradients | 2 | 4, 4, 4 / N | 12, 12 / N, 12 / N |
     | full, or one device | 4 / N | 4 / N | 8 / N |
 
-    In one precision all have its width, without a second copy. Gradients are added up in the master's.
-    Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5; Megatron-LM, distributed optimizer.
+    If weights, gradients and optimizer states have one precision, weights have no second copy. Gradients have the
+    precision of the master weights. Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5; Megatron-LM,
+    distributed optimizer.
     """
     layout, master, sharding = training.layout, WIDTH_BYTES[training.master], training.layout.sharding
     model, adapters = model_numbers(shape, layout, stage), adapter_numbers(shape, layout, stage)

@@ -8,7 +8,7 @@ from placements.report.explain_report import Explanation
 from placements.report.published_errors import error_lines, step_error
 from placements.report.search_report import plan_lines, pool_lines, pools_of
 from placements.report.simulation import Simulation
-from placements.search.plan_options import PlanAnswer, planner_notes, scale_notes
+from placements.search.notes import planner_notes, scale_notes
 from placements.search.saved_plan import tightness
 from placements.search.search import TIED_SHARE, SearchResult
 from placements.workload.batch_partition import BatchSizes
@@ -20,7 +20,6 @@ __all__ = [
     "BatchSizes",
     "EdgeFacts",
     "Explanation",
-    "PlanAnswer",
     "SearchResult",
     "Simulation",
     "StepFacts",

@@ -6,38 +6,46 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from flowgraph.cluster.plan import Plan
 from placements.format import COLUMNS, broken, table
 from placements.report.search_report import MEASURES, search_report, show_s, what_if_text
 from placements.search.plan_builder import RankedPlan
-from placements.search.plan_options import PlanAnswer, StalenessOption
-from placements.search.search import value_of
+from placements.search.search import SearchResult, value_of
 from placements.solver.problem import Objective
+from placements.step.step_forecast import synced_every
 from placements.workload.batch_partition import BatchSizes, batch_text
 
 
-def answer_text(answer: PlanAnswer, top: int) -> str:
-    """Return the planner's answer as text: the best plan, at most `top` ranked plans, other staleness and what-ifs."""
-    parts = [search_report(answer.search, answer.plan, top=top)]
-    parts += [staleness_text(answer.staleness, answer.problem.lag)] if answer.staleness else []
-    parts += [what_if_text(answer.search, answer.what_if)] if answer.what_if else []
+def answer_text(search: SearchResult, plan: Plan, top: int) -> str:
+    """Return a search as text: its best `plan`, at most `top` ranked plans, and other staleness and what-ifs if any."""
+    parts = [search_report(search, plan, top=top)]
+    parts += [staleness_text(search.stalenesses, search.problem.lag)] if search.stalenesses else []
+    parts += [what_if_text(search)] if search.what_ifs else []
     return "\n\n".join(parts)
 
 
-def staleness_text(options: Sequence[StalenessOption], chosen: int) -> str:
-    """Return the seconds of a step, the ratio of devices and the syncs at each staleness, the chosen one marked."""
+def staleness_text(searches: Sequence[SearchResult], chosen: int) -> str:
+    """Return a table with a row for each staleness: seconds of a step, devices by use, and the updates between syncs.
+
+    `→` marks the staleness `chosen`, in updates. Differences are from the first search, that of the smallest staleness.
+    """
     rows = list[list[str]]()
-    for option in options:
-        best, counts = option.search.best, Counter[str]()
+    for search in searches:
+        best, counts = search.best, Counter[str]()
         for block, pool in best.blocks:
-            uses = {option.search.setting.roles[place].use for place in block} & {"sample", "train"}
+            uses = {search.problem.roles[place].use for place in block} & {"sample", "train"}
             if uses:
                 counts["do both" if len(uses) == 2 else uses.pop()] += sum(pool.devices)
         ratio = ", ".join(f"{count} {use}" for use in ("do both", "sample", "train") if (count := counts[use]))
         if len(best.blocks) == 1 and counts["do both"]:
             ratio = f"all on {counts['do both']}"
-        mark, slower = "→" if option.staleness == chosen else "", f"{option.step_s / options[0].step_s - 1:+.0%}"
-        syncs = f"synced every {option.sync_every} updates" if option.sync_every > 1 else "synced after each update"
-        rows.append([mark, str(option.staleness), show_s(option.step_s), slower, ratio, syncs])
+        staleness, every = (
+            search.problem.staleness,
+            synced_every(best.problem, best.homes),
+        )
+        mark, slower = "→" if staleness == chosen else "", f"{best.step_s / searches[0].best.step_s - 1:+.0%}"
+        syncs = f"synced every {every} updates" if every > 1 else "synced after each update"
+        rows.append([mark, str(staleness), show_s(best.step_s), slower, ratio, syncs])
     return "\n".join(["staleness, in updates; the least within 1% of the shortest step is taken", *table(rows)])
 
 
@@ -47,19 +55,23 @@ def batch_lines(sizes: BatchSizes) -> list[str]:
 
 
 def indented(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines indented by two spaces; a line that is too long is broken after commas, its rest indented by four."""
+    """Yield lines indented by two spaces; the rest of a line that is too long is on new lines, indented by four.
+
+    Lines are broken after commas and have at most 100 columns.
+    """
     for line in lines:
         first, *rest = broken(line, ", ", COLUMNS - 4)
         yield f"  {first}"
         yield from (f"    {text}" for text in rest)
 
 
-def answer_data(answer: PlanAnswer, top: int, notes: Sequence[str]) -> dict[str, Any]:
-    """Return the answer as JSON-compatible data: the search, at most `top` plans, notes, what-ifs and other staleness.
+def answer_data(search: SearchResult, top: int, notes: Sequence[str]) -> dict[str, Any]:
+    """Return a search as JSON-compatible data: the proof, at most `top` plans, notes, what-ifs and other staleness.
 
-    `value` and `bound` are in the `unit` of the objective. `value` is from the simulated step of the best plan.
+    `value` and `bound` are in the `unit` of the objective; `value` is from the simulated step of the best plan. A named
+    placement or a what-if that does not fit is None.
     """
-    search, objective = answer.search, answer.search.objective
+    objective = search.objective
     return {
         "search": {
             "objective": objective,
@@ -70,26 +82,32 @@ def answer_data(answer: PlanAnswer, top: int, notes: Sequence[str]) -> dict[str,
             "gap": search.gap,
             "proven": search.proven,
             "cut": search.cut,
-            "played": search.played,
+            "simulated": search.simulated,
             "search_s": search.seconds,
         },
         "ranked": [_ranked_data(plan, objective) for plan in search.ranked[:top]],
         "named": {v.name: None if plan is None else _ranked_data(plan, objective) for v, plan in search.named},
         "notes": list(notes),
         "what_if": {
-            what_if.change: None if what_if.search is None else _ranked_data(what_if.search.best, objective)
-            for what_if in answer.what_if
+            change: None if changed is None else _ranked_data(changed.best, objective)
+            for change, changed in search.what_ifs
         },
-        "staleness": [
-            {
-                "staleness": option.staleness,
-                "step_s": option.step_s,
-                "devices_that_draw": option.ratio[0],
-                "devices_that_train": option.ratio[1],
-                "sync_every": option.sync_every,
-            }
-            for option in answer.staleness
-        ],
+        "staleness": [_staleness_data(tried) for tried in search.stalenesses],
+    }
+
+
+def _staleness_data(search: SearchResult) -> dict[str, Any]:
+    """Return one staleness as data; devices of a pool that generates and trains count in both numbers."""
+    best, devices = search.best, Counter[str]()
+    for block, option in best.blocks:
+        for use in {search.problem.roles[place].use for place in block}:
+            devices[use] += sum(option.devices)
+    return {
+        "staleness": search.problem.staleness,
+        "step_s": best.step_s,
+        "devices_that_draw": devices["sample"],
+        "devices_that_train": devices["train"],
+        "sync_every": synced_every(best.problem, best.homes),
     }
 
 

@@ -14,10 +14,10 @@ from flowgraph.language.graph import Graph
 from flowgraph.lowering.task_names import numbered
 from placements.report.search_report import MEASURES, against, by_name, pools_of, sorted_parts
 from placements.search.named_placements import PlacementVariant
-from placements.search.plan_builder import RankedPlan, homes_of
+from placements.search.plan_builder import RankedPlan
 from placements.search.search import SearchResult
 from placements.step.memory_forecast import forecasts_of
-from placements.step.role_placements import RolePlacement, homes_by
+from placements.step.role_placements import RolePlacement, homes_of_plan
 from placements.workload.graph_workload import StepWorkload
 from placements.workload.step_facts import step_facts
 from placements.workload.value_bytes import sent_number_bytes
@@ -31,11 +31,11 @@ Point = tuple[float, int]
 
 
 def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Comparison:
-    """Return a chart that compares a plan with each named placement; placements with the same pools share a strip.
+    """Return a chart of strips that compares a plan with each named placement.
 
-    `plan` is the best plan of the search if it is None. If it is another plan of the same problem, the best plan gets a
-    strip too. A named placement whose best plan is `plan` is labelled in that plan's strip. The strip of a placement
-    that does not fit has no parts.
+    `plan` None means the best plan of the search. If it is another plan of the same problem, the best plan gets a strip
+    too. Placements with the same pools share a strip, and one whose best plan is `plan` is named in that plan's strip.
+    The strip of a placement that does not fit has no parts.
     """
     chosen = plan or search.best.plan()
     forms = dict[tuple[tuple[str, ...], ...], list[tuple[PlacementVariant, RankedPlan | None]]]()
@@ -55,22 +55,23 @@ def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Compa
         strips.insert(0, Strip(BEST, search.best.step_s, _ranked_parts(search.best), "the best"))
     how = _how(search, chosen)
     strips.insert(0, Strip(", ".join(labels), period_s(chosen), plan_parts(chosen), how, chosen=True))
-    devices = sum(len(node.devices) for node in search.setting.cluster.nodes)
+    devices = sum(len(node.devices) for node in search.problem.cluster.nodes)
     timed = [(strip.seconds, strip.label) for strip in strips if strip.seconds is not None]
     (shortest_s, fastest), (longest_s, slowest) = min(timed), max(timed)
     about = f"The fastest is {fastest}: {show_s(shortest_s)} a step."
     about += f" The slowest that fits is {slowest}: {show_s(longest_s)}." if slowest != fastest else ""
     if unfit := [strip.label for strip in strips if strip.seconds is None]:
         about += f" {'; '.join(unfit)} would not fit."
-    return Comparison(f"placements of {search.setting.graph.name}", tuple(strips), devices, about)
+    return Comparison(f"placements of {search.problem.graph.name}", tuple(strips), devices, about)
 
 
 def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
-    """Return whether a candidate of a search equals a plan.
+    """Return whether a candidate of a search is the same as a plan.
 
-    They are equal if the same roles share pools of the same size, with the same engines, layouts and settings.
+    They are the same if the same roles share pools of the same size, with the same engines, layouts and settings; names
+    of pools and the choice of machines do not count.
     """
-    return _role_settings(homes_of(ranked.setting, ranked.blocks)) == _role_settings(homes_by(ranked.setting, plan))
+    return _role_settings(ranked.homes) == _role_settings(homes_of_plan(ranked.problem, plan))
 
 
 def period_s(plan: Plan) -> float | None:
@@ -82,7 +83,8 @@ def _role_settings(homes: Sequence[RolePlacement]) -> dict[str, object]:
     """Return how each role runs and which roles share its pool, whatever pools and machines are called."""
     shared = {home.pool: frozenset(mate.role.name for mate in homes if mate.pool == home.pool) for home in homes}
     return {
-        home.role.name: (shared[home.pool], home.seat.devices, home.engine, home.layout, home.running) for home in homes
+        home.role.name: (shared[home.pool], home.group.devices, home.engine, home.layout, home.running)
+        for home in homes
     }
 
 
@@ -95,19 +97,19 @@ def _how(search: SearchResult, plan: Plan) -> str:
     if same is not None:
         return against(search, same, MEASURES["step"])
     seconds = period_s(plan)
-    return "" if seconds is None else f"{seconds / search.best.step_s - 1:+.1%} beside the best"
+    return "" if seconds is None else f"{seconds / search.best.step_s - 1:+.1%} compared with the best"
 
 
 def _ranked_parts(ranked: RankedPlan) -> tuple[PoolShare, ...]:
-    homes = homes_of(ranked.setting, ranked.blocks)
-    devices, roles = {home.pool: home.seat.devices for home in homes}, dict[str, list[str]]()
+    homes = ranked.homes
+    devices, roles = {home.pool: home.group.devices for home in homes}, dict[str, list[str]]()
     for home in homes:
         roles.setdefault(home.pool, []).append(f"{home.role.name} {layout_text(home.layout)}")
     return tuple(PoolShare(pool, devices[pool], tuple(names)) for pool, names in roles.items())
 
 
 def plan_parts(plan: Plan) -> tuple[PoolShare, ...]:
-    """Return the name, number of devices and roles of each pool of a plan."""
+    """Return for each pool of a plan its name, its number of devices, and its roles with their layouts."""
     roles = {
         pool.name: tuple(f"{role.role} {layout_text(role.layout)}" for role in plan.placed if role.pool == pool.name)
         for pool in plan.pools
@@ -119,14 +121,15 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
     """Return a scatter chart of all simulated plans of a search: seconds of a step against peak bytes of a device.
 
     Ranked plans come first, in the order of the search, then named placements that are not among them. The best plan is
-    marked. If `plan` is another plan, the caption says how long its step takes.
+    marked, and so are those that no other plan equals or beats in both seconds and bytes. If `plan` is another plan,
+    the caption has the seconds of its step.
     """
-    played = candidates(search)
-    points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in played]
+    simulated = candidates(search)
+    points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in simulated]
     names_of = {sorted_parts(search, variant): variant.name for variant, _ in reversed(by_name(search))}
-    labels = numbered([names_of.get(tuple(sorted(candidate.parts())), pools_of(candidate)) for candidate in played])
+    labels = numbered([names_of.get(tuple(sorted(candidate.parts())), pools_of(candidate)) for candidate in simulated])
     dots = list[Dot]()
-    for place, (candidate, point, label) in enumerate(zip(played, points, labels, strict=True)):
+    for place, (candidate, point, label) in enumerate(zip(simulated, points, labels, strict=True)):
         names = [variant.name for variant, best in search.named if best is not None and best.blocks == candidate.blocks]
         named = f"; {listed(names)} at its best" if names else ""
         what = f"{pools_of(candidate)}: {many(candidate.devices, 'device')}{named}"
@@ -135,7 +138,7 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
         mark: DotMark = "best" if place == 0 else "front" if on_front(point, points) else "other"
         dots.append(Dot(*point, label, mark, what, why))
     best, smallest = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
-    about = f"{many(len(dots), 'plan')} played. The best takes {show_s(best.seconds)} a step and at most "
+    about = f"{many(len(dots), 'plan')} simulated. The best takes {show_s(best.seconds)} a step and at most "
     about += f"{show_bytes(best.memory_bytes)} on a device."
     if plan is not None and not is_plan(search.best, plan):
         about += f" This plan is another: it takes {show_s(period_s(plan))} a step."
@@ -143,7 +146,7 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
         about += f" The least memory is {show_bytes(smallest.memory_bytes)}, at {show_s(smallest.seconds)} a step."
     front = sum(dot.mark != "other" for dot in dots)
     about += f" {many(front, 'of them has', 'of them have')} no other that takes less of both."
-    return Scatter(f"plans of {search.setting.graph.name}", tuple(dots), about)
+    return Scatter(f"plans of {search.problem.graph.name}", tuple(dots), about)
 
 
 def candidates(search: SearchResult) -> list[RankedPlan]:
@@ -157,12 +160,12 @@ def candidates(search: SearchResult) -> list[RankedPlan]:
 
 def fullest_bytes(ranked: RankedPlan) -> int:
     """Return the peak memory, in bytes, of the fullest device of a plan; 0 if no memory is forecast."""
-    forecasts = forecasts_of(ranked.setting, homes_of(ranked.setting, ranked.blocks))
+    forecasts = forecasts_of(ranked.problem, ranked.homes)
     return max((forecast.worst.memory_bytes for forecast in forecasts if forecast.worst is not None), default=0)
 
 
 def on_front(point: Point, points: Sequence[Point]) -> bool:
-    """Return whether no point of `points` is better in seconds or bytes and at least as good in the other.
+    """Return whether no different point of `points` is at least as good in both seconds and bytes.
 
     >>> [on_front(point, [(1.0, 3), (2.0, 2), (3.0, 2)]) for point in [(1.0, 3), (2.0, 2), (3.0, 2)]]
     [True, True, False]
@@ -171,10 +174,10 @@ def on_front(point: Point, points: Sequence[Point]) -> bool:
 
 
 def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan) -> ArrowSizes:
-    """Return the bytes of each value that a node reads, by (value, reader), and of the weights of each model.
+    """Return the bytes of each value that a node reads, by (value, reader), and of each model's trained weights.
 
-    Responses are assumed to have their maximum length. Trained weights are sent in the precision of the sampling
-    engine.
+    Responses are assumed to have their maximum length. Weights have the precision in which they are sent to the
+    sampling engine.
     """
     facts, params = step_facts(graph, shapes, workload, plan), {param.name for param in graph.params}
     values = {(edge.value, edge.reader): {part.name: part.size_bytes for part in edge.parts} for edge in facts.edges}

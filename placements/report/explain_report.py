@@ -10,7 +10,7 @@ from flowgraph.cluster.cluster import DeviceKind, show_bytes
 from flowgraph.cluster.plan import Plan
 from placements.format import COLUMNS, flowing, pool_sizes, table
 from placements.memory.footprint import fits
-from placements.report.search_report import Played, show_s, why_slower
+from placements.report.search_report import TimedPlan, show_s, why_slower
 from placements.search.alternatives import (
     AlternativeLayout,
     AlternativePool,
@@ -39,7 +39,7 @@ class Explanation:
 
     @cached_property
     def parts(self) -> Parts:
-        """Return the names of the roles of each pool."""
+        """Return the names of the roles on each pool of the plan."""
         return parts_of(self.plan)
 
     def neighbours(self, role: str) -> tuple[str, ...]:
@@ -47,11 +47,11 @@ class Explanation:
         return next(part for part in self.parts if role in part)
 
     def alternatives(self, role: str) -> tuple[AlternativePool, ...]:
-        """Return the best plan with the role on each other pool, and on a separate pool."""
+        """Return the best plan with the role on each other pool, then on a pool of its own if it shares one."""
         return tuple(alternative_pools(self.problem, self.parts, role))
 
     def faster_text(self) -> str:
-        """Return a line about the fastest plan with the same pools of roles; "" if this plan is as fast."""
+        """Return a line about the fastest plan with the same roles on each pool; "" if this plan is as fast."""
         return fastest_text(self.current, solved(self.problem, PoolOptions(self.problem), self.parts))
 
     def text(self, role: str, pools: Sequence[AlternativePool]) -> str:
@@ -59,14 +59,14 @@ class Explanation:
         return alternatives_text(role, self.neighbours(role), self.current, pools)
 
     def layouts_text(self, role: str) -> str:
-        """Return a table of the layouts that the role could have on its pool."""
+        """Return a table of the role's possible layouts on its pool, with their seconds and bytes, fastest first."""
         home = next(placed for placed in self.plan.placed if placed.role == role)
         pool = next(pool for pool in self.plan.pools if pool.name == home.pool)
         return layouts_text(role, alternative_layouts(self.problem, self.plan, role), len(pool.devices))
 
 
 def explain(problem: PlanningProblem, plan: Plan) -> Explanation:
-    """Return an Explanation of a plan.
+    """Return an object that finds and describes alternatives to a plan.
 
     Raises AssertionError if the seconds of the plan's step are not known.
     """
@@ -74,14 +74,15 @@ def explain(problem: PlanningProblem, plan: Plan) -> Explanation:
     return Explanation(problem, plan, CurrentPlan(plan.step, plan.step.period_s, len(plan.used())))
 
 
-def alternatives_text(role: str, home: Sequence[str], current: Played, moved: Sequence[AlternativePool]) -> str:
+def alternatives_text(role: str, home: Sequence[str], current: TimedPlan, moved: Sequence[AlternativePool]) -> str:
     """Return a table of step times with `role` on other pools, fastest first; pools that do not fit come last.
 
-    `home` are the names of the roles on its current pool, `current` is the plan to compare with.
+    `home` are the names of the roles on its current pool, `current` is the plan to compare with, and `moved` are the
+    other pools. A step within 5% of the current one is called a tie.
     """
     mates = [name for name in home if name != role]
     where = f"shares a pool with {', '.join(mates)}" if mates else "has a pool of its own"
-    played, unfit = list[tuple[float, list[str]]](), list[list[str]]()
+    simulated, unfit = list[tuple[float, list[str]]](), list[list[str]]()
     for move in moved:
         place = f"with {'+'.join(move.neighbours)}" if move.neighbours else "alone"
         if move.ranked is None:
@@ -92,16 +93,16 @@ def alternatives_text(role: str, home: Sequence[str], current: Played, moved: Se
             why = "a tie" if change > -TIED_SHARE else "better than this plan"
             why = why_slower(moved_to, current) if change > TIED_SHARE else why
             why += f", on {many(moved_to.devices, 'device')}" if moved_to.devices != current.devices else ""
-            played.append((moved_to.step_s, [place, show_s(moved_to.step_s), f"{change:+.1%}", why]))
-    played.sort(key=lambda row: row[0])
+            simulated.append((moved_to.step_s, [place, show_s(moved_to.step_s), f"{change:+.1%}", why]))
+    simulated.sort(key=lambda row: row[0])
     head = f"{role} {where}: {show_s(current.step_s)} a step"
-    return "\n".join([head, *flowing([*(cells for _, cells in played), *unfit], "; ")])
+    return "\n".join([head, *flowing([*(cells for _, cells in simulated), *unfit], "; ")])
 
 
-def fastest_text(current: Played, best: Played | None) -> str:
-    """Return a line that compares a plan with `best`, the fastest plan with the same pools of roles.
+def fastest_text(current: TimedPlan, best: TimedPlan | None) -> str:
+    """Return a line that compares a plan with `best`, the fastest plan with the same roles on each pool.
 
-    Returns "" if `best` is None or is faster by less than 0.05%.
+    Returns "" if `best` is None, or is faster by less than 0.05%.
     """
     if best is None or best.step_s > current.step_s * (1 - 5e-4):
         return ""
@@ -110,7 +111,10 @@ def fastest_text(current: Played, best: Played | None) -> str:
 
 
 def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) -> str:
-    """Return a table of layouts for a role on its pool of `devices` devices; `→` marks the layout that the plan has."""
+    """Return a table of layouts for a role on its pool of `devices` devices, with seconds, peak bytes and settings.
+
+    `→` marks the layout of the plan.
+    """
     rows = [
         [
             "→" if option.current else "",
@@ -121,14 +125,15 @@ def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) 
         ]
         for option in layouts
     ]
-    head = f"{role} on its {many(devices, 'device')}: as it is (→), and each layout at its fastest that fits"
+    head = f"{role} on its {many(devices, 'device')}: the current layout (→), and the fastest that fits of each layout"
     return "\n".join([head, *flowing(rows)])
 
 
 def plans_text(named: Sequence[tuple[str, Plan]], columns: int = COLUMNS) -> str:
-    """Return a table with one column for each plan: seconds of a step by task, and the fullest device of each pool.
+    """Return a table with one column for each plan: seconds of a step by task, and the fullest device.
 
-    If the table is wider than `columns`, plans are listed one below the other.
+    `named` has plans with their names for the head. If the table is wider than `columns`, plans are listed one below
+    the other.
     """
     wide = table([["", *(name for name, _ in named)], *_rows([plan for _, plan in named])])
     if max(map(len, wide)) - 2 <= columns:

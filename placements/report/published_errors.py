@@ -27,7 +27,7 @@ class PublishedError:
 
     All errors are shares of the measured figure. `median` is the median absolute error; `low` and `high` are the 10th
     and 90th percentile of the signed error. `rows` counts the published figures, which cover `models` models and
-    `devices` kinds of device. `noun` names what a row is.
+    `devices` kinds of device. `noun` says what one row is, such as a step, and `of` describes the rows.
     """
 
     rows: int
@@ -56,9 +56,10 @@ def published_errors() -> Mapping[str, PublishedError]:
 
 
 def error_lines(plan: Plan) -> Iterator[str]:
-    """Yield lines of at most 80 columns with the known errors of a plan's seconds and bytes.
+    """Yield lines of at most 80 columns with the known errors of a plan's forecast seconds and bytes.
 
-    CPUs and devices of unknown models have no published rows.
+    If any device is a CPU or of an unknown model, for which nothing is published, yields one line that says so. Yields
+    nothing for a plan on GPUs of known models without a forecast.
     """
     if not has_published_rows(plan):
         yield UNKNOWN
@@ -71,13 +72,13 @@ def error_lines(plan: Plan) -> Iterator[str]:
         subject = "seconds without the calibration" if scaled else "a step's seconds and tokens/s"
         yield f"error of {subject}: {errors['step']}"
         yield f"  {', '.join(f'{name} {errors[name].short}' for name in PHASES)}"
-        yield f"  {memory_text}; ±: half of the rows, their model or hardware left out"
+        yield f"  {memory_text}; ±: median error, its model or hardware left out"
     elif plan.forecast:
         yield f"error of {memory_text}: 8 in 10 of the published {memory.noun}"
 
 
 def step_error(plan: Plan) -> str:
-    """Return the error of a plan's forecast seconds as text.
+    """Return the error of a plan's forecast seconds as text, such as `± 20%, from 100 published steps`.
 
     Returns "" if no published figures are of such devices, or if a calibration scales the seconds, since published
     errors are of forecasts without calibration.
@@ -87,6 +88,9 @@ def step_error(plan: Plan) -> str:
 
 
 def has_published_rows(plan: Plan) -> bool:
-    """Return whether all devices of a plan's pools are GPUs of known models; False if it has no devices."""
+    """Return whether a plan's devices are of the kind that published figures are about: all are GPUs of known models.
+
+    The result is False for a plan without devices.
+    """
     devices = [plan.cluster.device(*place) for pool in plan.pools for place in pool.devices]
     return bool(devices) and all(device is not None and not profile_of(device).nominal for device in devices)

@@ -6,7 +6,7 @@ Lines have at most 100 columns unless a name is long; longer cells continue on t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import fsum, inf
 
@@ -22,10 +22,9 @@ from placements.search.dominance import CARRIED_AT_MOST
 from placements.search.named_placements import PlacementVariant, name_of
 from placements.search.plan_builder import RankedPlan
 from placements.search.search import COST_ERROR, DRAWS, TIED_SHARE, SearchResult, value_of
-from placements.search.what_if import WhatIf
 from placements.solver.problem import Objective
 from placements.step.memory_forecast import footprint_of
-from placements.step.role_placements import homes_by
+from placements.step.role_placements import homes_of_plan
 from placements.step.task_rows import task_rows
 from placements.workload.batch_partition import many
 from placements.workload.planning_problem import PlanningProblem
@@ -37,7 +36,7 @@ BAR_CELLS = 10
 FIRST = "hybrid:verl"  # the named placement that stands for all that are the same for a flow
 
 
-Played = RankedPlan | CurrentPlan
+TimedPlan = RankedPlan | CurrentPlan
 """A plan whose step is known: a candidate of a search, or the plan in a file."""
 
 
@@ -57,15 +56,15 @@ class ObjectiveMeasure:
 
 
 def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
-    """Return the report of a search as text; `plan` is its best plan, `top` the number of plans to list."""
-    measure, roles = MEASURES[search.objective], relied_on(search.setting, plan)
+    """Return the report of a search as text; `plan` is its best plan, and at most `top` plans are listed."""
+    measure, roles = MEASURES[search.objective], relied_on(search.problem, plan)
     texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
-    logits = f"logits come in chunks, a fused loss: all at once they do not fit, {texts}"
+    logits = f"logits are chunked by a fused loss: whole logits do not fit, {texts}"
     return "\n".join(
         [
             *_head(search, measure),
             "",
-            *_problem(search.setting, plan),
+            *_problem(search.problem, plan),
             "",
             *_pools(plan),
             *(broken(logits, ", ") if roles else ()),
@@ -80,14 +79,14 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
 
 
 def pool_lines(plan: Plan) -> Iterator[str]:
-    """Yield the lines of a plan's pools: the number of devices of each, then a line for each role on it."""
+    """Yield for each pool of a plan a line with its number of devices, then a line for each of its roles."""
     for pool in plan.pools:
         yield f"{pool.name}: {len(pool.devices)} devices"
         yield from _role_lines(plan, pool.name)
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """Yield the lines of one plan: each pool with its roles and peak memory, then the seconds of a step by task."""
+    """Yield the lines of one plan: each pool with its roles and peak memory, and the seconds of a step by task."""
     yield from _pools(plan)
     yield from _seconds(plan.step)
     if plan.step is not None:
@@ -98,15 +97,15 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def _head(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
-    problem, best = search.setting, search.best
+    problem, best = search.problem, search.best
     generated = sum(load.rows * load.row_tokens for load in problem.loads if load.phase == "generate")
     tokens = generated or max(load.tokens.tokens for load in problem.loads)
     yield f"{problem.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
-    yield from broken(f"{_proof(search, measure)}; {many(search.played, 'plan')} played", "; ")
+    yield from broken(f"{_proof(search, measure)}; {many(search.simulated, 'plan')} simulated", "; ")
     if search.regrets and best is not min(search.ranked, key=lambda plan: value_of(plan, search.objective)):
-        yield f"it is not the {measure.best} as forecast, but loses least where costs are other than forecast"
+        yield f"it is not the {measure.best} by the forecast, but loses least if costs differ from the forecast"
 
 
 def _proof(search: SearchResult, measure: ObjectiveMeasure) -> str:
@@ -198,7 +197,7 @@ def _seconds(step: StepForecast | None) -> Iterator[str]:
 
 
 def bar(seconds: float | None, longest: float) -> str:
-    """Return a bar of up to BAR_CELLS characters whose length is proportional to `seconds / longest`; "" for None.
+    """Return a bar of up to ten characters whose length is proportional to `seconds / longest`; "" for None or 0.
 
     >>> bar(1.0, 2.0), bar(None, 2.0)
     ('▇▇▇▇▇', '')
@@ -209,8 +208,8 @@ def bar(seconds: float | None, longest: float) -> str:
 def show_seconds_by_part(task: TimedTask) -> str:
     """Return the seconds of a task's largest parts as text, then the sum of the other parts as `rest`.
 
-    At most PARTS parts are listed: those with unknown seconds first, and none below a twentieth of the task's seconds.
-    Returns "" for a task with fewer than two parts.
+    At most four parts are listed: those with unknown seconds first, and none below a twentieth of the task's seconds. A
+    `rest` below a twentieth is left out too. Returns "" for a task with fewer than two parts.
 
     >>> show_seconds_by_part(TimedTask(name="a", kind="update", parts={"matmul": 9.0, "memory": 0.4, "data": 0.6}))
     'matmul 9 s · data 600 ms'
@@ -230,18 +229,21 @@ def show_seconds_by_part(task: TimedTask) -> str:
 
 
 def relied_on(problem: PlanningProblem, plan: Plan) -> Mapping[str, int]:
-    """Return the extra bytes that unchunked logits would take, by role, for roles that fit only with chunked logits."""
+    """Return, by role name, the bytes per device that chunked logits save, for roles that would not fit without them.
+
+    Roles that only sample are left out. The result is empty for CPU devices.
+    """
     if problem.kind != "gpu":
         return {}
     more_bytes = dict[str, int]()
-    for home in homes_by(problem, plan):
+    for home in homes_of_plan(problem, plan):
         if home.role.use == "sample" or home.running.logits != "chunked":
             continue
         unchunked = replace(home, running=home.running.model_copy(update={"logits": "whole"}))
         added = footprint_of(problem, unchunked).peak_bytes - footprint_of(problem, home).peak_bytes
         peaks = [peak for pool in plan.forecast if pool.pool == home.pool for peak in pool.peaks]
         highest = max((peak.memory_bytes for peak in peaks if peak.role == home.role.name), default=0)
-        if highest + added > room_bytes(home.seat.of.memory_bytes):
+        if highest + added > room_bytes(home.group.of.memory_bytes):
             more_bytes[home.role.name] = added
     return more_bytes
 
@@ -261,12 +263,12 @@ MEASURES: Mapping[Objective, ObjectiveMeasure] = {
 
 
 def _ranked(search: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterator[str]:
-    """Yield the best plans as they were played, and how they fare where seconds are off if that was asked for."""
-    yield f"the best {min(top, len(search.ranked))} of {len(search.ranked)} plans that were played"
+    """Yield the best plans as they were simulated, and how they fare where seconds are off if that was asked for."""
+    yield f"the best {min(top, len(search.ranked))} of {len(search.ranked)} plans that were simulated"
     rows = list[list[str]]()
     for number, ranked in enumerate(search.ranked[:top], 1):
         difference = "" if number == 1 else _difference(ranked, search.best, measure, "tie")
-        name = name_of(ranked.setting.graph, ranked.parts()).partition(":")[0]
+        name = name_of(ranked.problem.graph, ranked.parts()).partition(":")[0]
         rows.append([str(number), *_figures(ranked, measure), difference, name, pools_of(ranked)])
     yield from flowing(rows, " | ")
     if search.regrets:
@@ -302,9 +304,9 @@ def _more(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure) -> fl
 def pools_of(ranked: RankedPlan) -> str:
     """Return the pools of a plan as text: `actor.train+actor.sample on 8 | critic.train on 4`.
 
-    Kinds of device are named if there are several.
+    The numbers count devices; their models are named if the cluster has several.
     """
-    kinds = [devices.model or devices.kind for devices in ranked.setting.classes]
+    kinds = [devices.model or devices.kind for devices in ranked.problem.classes]
     texts = list[str]()
     for part, (_, option) in zip(ranked.parts(), ranked.blocks, strict=True):
         counts = [f"{count} {kind}" for count, kind in zip(option.devices, kinds, strict=True) if count]
@@ -331,23 +333,30 @@ def _named(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
 
 
 def by_name(search: SearchResult) -> list[tuple[PlacementVariant, RankedPlan | None]]:
-    """Return the named placements of a search in order; FIRST comes first if another placement has the same pools."""
+    """Return the named placements of a search with their best plans, None if none fits, in the order of the search.
+
+    `hybrid:verl` comes first if another placement has the same pools, so that reports name that one.
+    """
     parts = {variant.name: sorted_parts(search, variant) for variant, _ in search.named}
     counts = Counter(parts.values())
     return sorted(search.named, key=lambda named: named[0].name != FIRST or counts[parts[FIRST]] == 1)
 
 
 def sorted_parts(search: SearchResult, variant: PlacementVariant) -> tuple[tuple[str, ...], ...]:
-    """Return the pools of a named placement, as sorted tuples of role names; they are equal for equal pools."""
-    return tuple(sorted(variant.parts_of(search.setting.graph)))
+    """Return the roles of each pool of a named placement, sorted, so that placements with the same pools are equal."""
+    return tuple(sorted(variant.parts_of(search.problem.graph)))
 
 
 def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
-    """Return a text that compares the best plan of a named placement with the best plan of the search."""
+    """Return a text that compares a plan with the best plan of the search, and says why it takes more.
+
+    `measure` is what is compared, such as the seconds of a step. If the plan takes less, the text says why it is not
+    the best: your request excludes it, or it loses more if costs differ from the forecast.
+    """
     excess = _more(ranked, search.best, measure)
     if excess <= 0:
-        played = ranked.blocks in {candidate.blocks for candidate in search.ranked}
-        why = "loses more where costs are other" if search.regrets and played else "your request excludes it"
+        simulated = ranked.blocks in {candidate.blocks for candidate in search.ranked}
+        why = "loses more if costs differ" if search.regrets and simulated else "your request excludes it"
         return "the best" if excess > -0.0005 else f"{excess:+.0%}: {why}"
     difference = _difference(ranked, search.best, measure, "a tie")
     if ranked.step_s <= search.best.step_s:
@@ -355,11 +364,12 @@ def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure)
     return f"{difference}: {why_slower(ranked, search.best)}"
 
 
-def why_slower(slow: Played, fast: Played) -> str:
+def why_slower(slow: TimedPlan, fast: TimedPlan) -> str:
     """Return a text that says why the step of `slow` is longer than that of `fast`.
 
     It names tasks that take longer and tasks that no longer overlap others: at most three of each, and only those that
-    account for at least a tenth of the difference.
+    account for at least a tenth of the difference. If there are none, it says that pools wait, or that there is one
+    pool.
     """
     slow_s, fast_s = (
         {task.name: task.seconds for task in plan.step.tasks if task.seconds is not None} for plan in (slow, fast)
@@ -373,25 +383,25 @@ def why_slower(slow: Played, fast: Played) -> str:
     ]
     moved = [name for name in slow.step.cycle if name in fast_s and name not in fast.step.cycle]
     turns = [name for name in moved if slow_s.get(name, 0.0) >= smallest][:3]
-    reasons += [f"{', '.join(turns)} no longer overlap other work"] if turns else []
+    reasons += [f"{', '.join(turns)} no longer overlap{'' if len(turns) > 1 else 's'} other work"] if turns else []
     if reasons:
         return "; ".join(reasons)
     pools = {pool for task in slow.step.tasks for pool in task.pools} - {HOST}
-    return "its pools wait for each other" if len(pools) > 1 else "all of it takes turns on one pool"
+    return "its pools wait for each other" if len(pools) > 1 else "all tasks take turns on one pool"
 
 
-def what_if_text(search: SearchResult, what_ifs: Sequence[WhatIf]) -> str:
-    """Return a table of what-ifs: the objective of the best plan after each change, and the difference in percent."""
+def what_if_text(search: SearchResult) -> str:
+    """Return a table of what-ifs: the objective of the best plan after each change, the difference, and its pools."""
     measure = MEASURES[search.objective]
     blank = [""] * (2 if measure.unit == "currency" else 1)
     rows = list[list[str]]()
-    for what_if in what_ifs:
-        if what_if.search is None:
-            rows.append([what_if.change, "does not fit", *blank, ""])
+    for change, changed in search.what_ifs:
+        if changed is None:
+            rows.append([change, "does not fit", *blank, ""])
             continue
-        best = what_if.search.best
+        best = changed.best
         pools = "the same pools" if pools_of(best) == pools_of(search.best) else pools_of(best)
-        if what_if.search.setting.ratio is not None and not best.disaggregated:
+        if changed.problem.ratio is not None and not best.disaggregated:
             pools += ", so no ratio applies: rollout and training share a pool"
-        rows.append([what_if.change, *_figures(best, measure), f"{_more(best, search.best, measure):+.0%}", pools])
+        rows.append([change, *_figures(best, measure), f"{_more(best, search.best, measure):+.0%}", pools])
     return "\n".join(["what if, each with its own best plan", *flowing(rows, " | ")])

@@ -13,7 +13,7 @@ from flowgraph.diagrams.model.quantities import listed, many, show_s
 from placements.hardware.engine_constants import HOST
 from placements.step.idle_time import OVER, IdleSpan, causes, idle_spans
 from placements.step.step_forecast import schedule_of
-from placements.step.timeline import Timeline, TimelineEvent, play
+from placements.step.timeline import Timeline, TimelineEvent, timeline_of
 
 IDLE = "·"
 STEP_COLUMNS = 4  # the fewest in which a step can be told from the next
@@ -21,8 +21,8 @@ DRAWN_SHARE = 1e-3  # of a step: a shorter run is not drawn
 
 
 def simulate(step: StepForecast, steps: int) -> Simulation:
-    """Simulate the first `steps` steps of a plan, given its forecast step; all seconds of the step must be known."""
-    return Simulation(play(schedule_of(step.tasks, step.waits), steps=steps))
+    """Return the simulation of the first `steps` steps of a plan; all seconds of the forecast `step` must be known."""
+    return Simulation(timeline_of(schedule_of(step.tasks, step.waits), steps=steps))
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Simulation:
 
     @property
     def period_s(self) -> float | None:
-        """Return the seconds from one step to the next, over the last simulated steps; None for a single step."""
+        """Return the seconds from one step to the next in the last simulated steps; None for a single step."""
         return self.timeline.period_s
 
     @property
     def events(self) -> tuple[TimelineEvent, ...]:
-        """Return one event for each step of each task on each pool."""
+        """Return one event for each run of a task on a pool, pool by pool, sorted by start."""
         return self.timeline.events
 
     @cached_property
     def idle(self) -> tuple[IdleSpan, ...]:
-        """Return the spans of time in which a pool is idle, each with the task that the pool waits for."""
+        """Return the spans of time in which a pool is idle, each with the task that the pool waits for ("" if none)."""
         return idle_spans(self.timeline)
 
     @cached_property
@@ -53,11 +53,11 @@ class Simulation:
     # ---------------------------------------------------------------------------------------- text
 
     def text(self, columns: int) -> str:
-        """Draw a lane to scale for each pool, at most `columns` wide, and list why each pool is idle.
+        """Return a text with a lane to scale for each pool, at most `columns` wide, and why each pool is idle.
 
         `│` marks the end of a run and dots mark idle time. A label is cut to the width of its run. A run shorter than
-        one column takes one column while there is room; a run shorter than DRAWN_SHARE of a step is not drawn. If there
-        are too many steps to draw, only the reasons for idle time are listed. The host's lane is last.
+        one column takes one column while there is space; a run shorter than a thousandth of a step is not drawn. If
+        there are too many steps to draw, only the reasons for idle time are listed. The host's lane is last.
         """
         timeline, margin = self.timeline, max(map(len, self._pools), default=0)
         width = max(columns - margin - 1, 10)
@@ -156,7 +156,7 @@ class Simulation:
         waits = [span for span in self.idle if span.pool != HOST and span.why != OVER]
         longest = max(waits, key=lambda span: span.seconds, default=None)
         if longest is not None:
-            about += f" The longest idle time is of {longest.pool}: {show_s(longest.seconds)}, {longest.why}."
+            about += f" The longest idle time is that of {longest.pool}: {show_s(longest.seconds)}, {longest.why}."
         return Lanes(title, tuple(lanes), self.timeline.end_s, about)
 
     def _task_bar(self, event: TimelineEvent, first_step: int) -> Bar:

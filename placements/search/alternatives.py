@@ -15,7 +15,7 @@ from placements.search.pool_options import PoolOptions
 from placements.search.role_options import RoleOptions
 from placements.search.search import solved
 from placements.step.role_costs import footprint
-from placements.step.role_placements import RolePlacement, homes_by
+from placements.step.role_placements import RolePlacement, homes_of_plan
 from placements.step.step_forecast import switching_of, work_of
 from placements.workload.planning_problem import PlanningProblem
 
@@ -54,41 +54,43 @@ class CurrentPlan:
 
 
 def parts_of(plan: Plan) -> Parts:
-    """Return the names of the roles of each pool of a plan; pools without roles are left out."""
+    """Return the names of the roles on each pool of a plan, one tuple per pool; pools without roles are left out."""
     parts = (tuple(placed.role for placed in plan.placed if placed.pool == pool.name) for pool in plan.pools)
     return tuple(part for part in parts if part)
 
 
-def alternative_pools(setting: PlanningProblem, parts: Parts, role: str) -> Iterator[AlternativePool]:
-    """Yield the best plan with `role` on each other pool, then with `role` on a separate pool.
+def alternative_pools(problem: PlanningProblem, parts: Parts, role: str) -> Iterator[AlternativePool]:
+    """Yield one alternative for each other pool that `role` could join, then one with `role` on a pool of its own.
 
-    The other roles stay together as in `parts`, but pools may change their devices.
+    `parts` holds the roles of each pool in the current plan. The other roles stay grouped as they are, but the devices
+    of every pool may change. Each alternative has the best plan of that grouping, or None if none fits. The last one is
+    left out if `role` already has its own pool.
     """
-    pools = PoolOptions(setting)
+    pools = PoolOptions(problem)
     rest = [tuple(name for name in part if name != role) for part in parts]
     neighbours = next(names for part, names in zip(parts, rest, strict=True) if role in part)
     for mates in [*(part for part in rest if part and part != neighbours), ()]:
         if mates or neighbours:
             untouched = [part for part in rest if part and part != mates]
-            yield AlternativePool(role, mates, solved(setting, pools, (*untouched, (*mates, role))))
+            yield AlternativePool(role, mates, solved(problem, pools, (*untouched, (*mates, role))))
 
 
-def alternative_layouts(setting: PlanningProblem, plan: Plan, role: str) -> tuple[AlternativeLayout, ...]:
+def alternative_layouts(problem: PlanningProblem, plan: Plan, role: str) -> tuple[AlternativeLayout, ...]:
     """Return ways to run a role on its pool, fastest first: the plan's current one, and the best one of each layout.
 
-    The best one of a layout is the fastest that fits; if none fits, the fastest. Layouts with unknown seconds are left
-    out.
+    The best one of a layout is the fastest with which the whole plan fits; if none fits, the fastest. Except for the
+    current one, layouts with unknown seconds are left out.
     """
-    home = next(home for home in homes_by(setting, plan) if home.role.name == role)
+    home = next(home for home in homes_of_plan(problem, plan) if home.role.name == role)
     current = home.layout, home.running
     runnings = dict[Layout, list[RoleSettings]]()
-    every = RoleOptions(setting, home.role, home.seat, exhaustive=True).all
+    every = RoleOptions(problem, home.role, home.group, exhaustive=True).all
     for option in sorted(every, key=lambda option: sum(option.stages_s)):
         runnings.setdefault(option.layout, []).append(option.running)
-    alternatives = {current: _alternative(setting, plan, home, *current, current=True)}
+    alternatives = {current: _alternative(problem, plan, home, *current, current=True)}
     for layout, ways in runnings.items():
         tried = (
-            alternatives.get((layout, running)) or _alternative(setting, plan, home, layout, running)
+            alternatives.get((layout, running)) or _alternative(problem, plan, home, layout, running)
             for running in ways
         )
         first = next(tried)
@@ -98,7 +100,7 @@ def alternative_layouts(setting: PlanningProblem, plan: Plan, role: str) -> tupl
 
 
 def _alternative(
-    setting: PlanningProblem,
+    problem: PlanningProblem,
     plan: Plan,
     home: RolePlacement,
     layout: Layout,
@@ -107,15 +109,15 @@ def _alternative(
     current: bool = False,
 ) -> AlternativeLayout:
     moved = replace(home, layout=layout, running=running)
-    works = [work_of(setting, moved, load).total_s for load in setting.loads_of(home.role)]
-    works.append(switching_of(setting, moved).total_s)
-    peak_bytes = footprint(setting, home.role, home.seat, home.engine, layout, running).peak_bytes
-    fits = peak_bytes <= room_bytes(home.seat.of.memory_bytes, home.seat.of.kind)
+    works = [work_of(problem, moved, load).total_s for load in problem.loads_of(home.role)]
+    works.append(switching_of(problem, moved).total_s)
+    peak_bytes = footprint(problem, home.role, home.group, home.engine, layout, running).peak_bytes
+    fits = peak_bytes <= room_bytes(home.group.of.memory_bytes, home.group.of.kind)
     if fits:  # by itself; the other roles of its pool count too
         placed = tuple(
             role.model_copy(update={"layout": layout, "running": running}) if role.role == home.role.name else role
             for role in plan.placed
         )
-        again = forecast_again(setting, plan.model_copy(update={"placed": placed}))
-        fits = next(overflows(again, setting, ""), None) is None
+        again = forecast_again(problem, plan.model_copy(update={"placed": placed}))
+        fits = next(overflows(again, problem, ""), None) is None
     return AlternativeLayout(layout, running, fsum(work or 0.0 for work in works), peak_bytes, fits, current)

@@ -15,7 +15,7 @@ from placements.search.infeasibility import overflows
 from placements.search.plan_builder import plan_from
 from placements.search.role_options import RoleOptions
 from placements.step.role_costs import footprint
-from placements.step.role_placements import RolePlacement, device_group_for, homes_by
+from placements.step.role_placements import RolePlacement, device_group_for, homes_of_plan
 from placements.workload.planning_problem import PlanningProblem
 
 MOST_TRIED = 200  # layouts of the trained role, fastest first, where the plan's own does not fit as a system runs it
@@ -44,16 +44,20 @@ class _SystemRun(Protocol):
 
 
 def plan_of_run(problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumptions) -> Plan:
-    """Return another system's run as a plan. Raises ResourceError if the cluster has no such pools."""
+    """Return the run of another system as a plan, with its forecast.
+
+    `assumed` is stored in the plan. Raises ResourceError if the cluster has no such pools.
+    """
     return plan_from(problem, list(_homes(problem, run)), assumed)
 
 
 def forecast_run(
     problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumptions
 ) -> tuple[Plan | None, tuple[str, ...]]:
-    """Return another system's run as a plan, and the reasons why it does not fit its devices.
+    """Return the run of another system as a plan with its forecast, and sentences that say why it does not fit.
 
-    The plan is None if the cluster has no such pools.
+    The sentences are about memory of devices and hosts, and about rows that a cache cannot hold. The plan is None if
+    the cluster does not have the devices of its pools.
     """
     problem = replace(problem, engines=dict(run.engines), staleness=run.lag)
     update = {"engines": dict(run.engines), "staleness": run.lag or assumed.staleness}
@@ -67,19 +71,21 @@ def forecast_run(
 
 
 def other_layouts(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
-    """Yield the plan with other layouts for the policy's training, fastest first.
+    """Yield copies of a plan in which the trained policy has another layout, fastest first.
 
-    At most MOST_TRIED layouts are tried; then the same layouts again with every role of a shared pool put to sleep.
+    Only layouts with which the policy's training fits in a device's memory are used, at most 200. The same layouts
+    follow again with every role on a shared pool put to sleep while others work. Yields nothing if no role trains
+    weights that another role samples from. The copies have the forecast of `plan`.
     """
     synced = set(problem.synced.values())
-    home = next((home for home in homes_by(problem, plan) if home.role.name in synced), None)
+    home = next((home for home in homes_of_plan(problem, plan) if home.role.name in synced), None)
     if home is None:
         return
-    seat, room = home.seat, room_bytes(home.seat.of.memory_bytes, home.seat.of.kind)
+    group, room = home.group, room_bytes(home.group.of.memory_bytes, home.group.of.kind)
     options = [
         (option.layout, option.running)
-        for option in RoleOptions(problem, home.role, seat).timed
-        if footprint(problem, home.role, seat, option.engine, option.layout, option.running).peak_bytes <= room
+        for option in RoleOptions(problem, home.role, group).on_devices
+        if footprint(problem, home.role, group, option.engine, option.layout, option.running).peak_bytes <= room
     ]
     pools = [role.pool for role in plan.placed]
     put_away = {"sleeps": True, "offload": ()}  # of what shares a pool, while others work
@@ -102,12 +108,12 @@ def _homes(problem: PlanningProblem, run: _SystemRun) -> Iterator[RolePlacement]
     for number, part in enumerate(run.parts):
         names = [name for name in part.roles if name in roles]
         shared = any(roles[name].use == "sample" for name in names)
-        seat = device_group_for(problem, f"pool{number}", part.devices)
+        group = device_group_for(problem, f"pool{number}", part.devices)
         for name in names:
             yield RolePlacement(
                 role=roles[name],
                 pool=f"pool{number}",
-                seat=seat,
+                group=group,
                 engine=problem.engines_of(roles[name].use)[0],
                 layout=run.layouts.get(name) or Layout(data=part.devices, sharding="full"),
                 running=run.running.get(name) or RoleSettings(precision="bfloat16"),
@@ -122,11 +128,11 @@ def _faults(problem: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan
         yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
     for pool in dict.fromkeys(home.pool for home in homes):
         in_pool = [home for home in homes if home.pool == pool]
-        of = in_pool[0].seat.of
+        of = in_pool[0].group.of
         room = of.host_memory_bytes // of.node_devices
         needs = 0
         for home in in_pool:
-            bytes_of = footprint(problem, home.role, home.seat, home.engine, home.layout, home.running)
+            bytes_of = footprint(problem, home.role, home.group, home.engine, home.layout, home.running)
             needs += total_bytes(bytes_of.host) + home.running.sleeps * total_bytes(bytes_of.asleep_host)
         if needs > room:
             what = f"`{pool}` keeps {show_bytes(needs)} in host memory for each device"

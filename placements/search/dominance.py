@@ -56,16 +56,16 @@ class RoleOption:
 
     @property
     def last_stage(self) -> int:
-        """Return the index of the stage of its last load."""
+        """Return the index of the last stage in which the role is busy; 0 if it never is."""
         return max((stage for stage, seconds in enumerate(self.stages_s) if seconds), default=0)
 
     @property
     def over_bytes(self) -> int:
-        """Return the bytes that the role holds on a device only while it works."""
+        """Return the bytes that the role has on a device only while it works."""
         return self.peak_bytes - self.rest_bytes
 
     def dominates(self, option: RoleOption) -> bool:
-        """Return whether this option is at least as good as `option` in every number."""
+        """Return whether this option is at least as good as `option` in every number: all seconds and all bytes."""
         return (
             not slower_somewhere(self.stages_s, option.stages_s)
             and self.ready_s <= option.ready_s
@@ -76,23 +76,13 @@ class RoleOption:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class TimedLayout:
-    """One layout of a role on an engine with all its state on its devices, and the seconds of each stage."""
-
-    engine: str
-    layout: Layout
-    running: RoleSettings
-    stages_s: tuple[float, ...]
-
-
 def slower_somewhere(stages_s: Sequence[float], compared_s: Sequence[float]) -> bool:
-    """Return whether `stages_s` is longer than `compared_s` in any stage."""
+    """Return whether `stages_s` has more seconds than `compared_s` in any stage."""
     return any(a > b for a, b in zip(stages_s, compared_s, strict=True))
 
 
 def undominated(options: Iterable[RoleOption]) -> list[RoleOption]:
-    """Return the options that no other dominates, fastest first; of equal options only the first."""
+    """Return the options that no other option dominates, fastest first; of equal options, only the first."""
     front = list[RoleOption]()
     for option in sorted(options, key=lambda option: (sum(option.stages_s), option.rest_bytes, option.peak_bytes)):
         if not any(better.dominates(option) for better in front):
@@ -105,7 +95,7 @@ class CombinedOptions:
     """Ways to run some roles on one pool, as columns of arrays.
 
     `stages_s` [stage, way] are seconds, `memory` [kind, way] the kinds of bytes listed above (REST, OVER, ...), and
-    `picks` [role, way] the index of each role's option. `sync_bytes` are held on a device while weights are copied to
+    `picks` [role, way] the index of each role's option. `sync_bytes` are reserved on a device for copying weights to
     one of several roles. `cut` is True if some undominated ways were dropped, so that a faster way may be missing.
     """
 
@@ -117,14 +107,15 @@ class CombinedOptions:
 
     @classmethod
     def nothing(cls, stages: int, sync_bytes: int = SYNC_BYTES) -> Self:
-        """Return the one way to run no role."""
+        """Return a single way that runs no role and takes no seconds and no bytes, to add roles to."""
         return cls(np.zeros((stages, 1)), np.zeros((7, 1), np.int64), np.zeros((0, 1), np.int64), sync_bytes)
 
     @classmethod
     def of(cls, options: Sequence[RoleOption], bit: int, slowed: float) -> Self:
-        """Return the ways to run one role whose work, except moving state, takes `slowed` times its seconds.
+        """Return the ways to run one role, one for each of `options`.
 
-        `bit` identifies the role's engine, or rather its process.
+        The work of the role, except moving its state, takes `slowed` times its seconds. `bit` is a bit mask that
+        identifies the process of the role's engine.
         """
         rows = [
             (option.rest_bytes, option.over_bytes, option.wakes_bytes, 0, option.host_bytes, option.context_bytes, bit)
@@ -150,11 +141,11 @@ class CombinedOptions:
         return peak
 
     def columns(self) -> tuple[list[list[int]], list[list[float]], list[int], list[int]]:
-        """Return lists with an entry for each way: options of its roles, seconds of its stages, peak and host bytes."""
+        """Return four lists with one entry per way: option indices of its roles, stage seconds, peak and host bytes."""
         return self.picks.T.tolist(), self.stages_s.T.tolist(), self.peak.tolist(), self.memory[HOST].tolist()
 
     def some(self, which: Any) -> CombinedOptions:
-        """Return the ways that a NumPy index or mask selects."""
+        """Return only the ways that a NumPy index or mask selects."""
         stages_s, memory, picks = self.stages_s[:, which], self.memory[:, which], self.picks[:, which]
         return CombinedOptions(stages_s, memory, picks, self.sync_bytes, self.cut)
 
@@ -179,9 +170,9 @@ class CombinedOptions:
         return CombinedOptions(before.stages_s + after.stages_s, memory, picks, self.sync_bytes, self.cut)
 
     def fitting(self, room_bytes: int, host_bytes: int, rest: Sequence[CombinedOptions] = ()) -> CombinedOptions:
-        """Return the ways that fit into `room_bytes` of a device and `host_bytes` of host memory.
+        """Return the ways that fit in `room_bytes` of a device and in `host_bytes` of host memory.
 
-        The minimum bytes of each role in `rest`, which is still to be added, are reserved.
+        For each role in `rest`, which is still to be added, the fewest bytes of any of its ways are reserved.
         """
         rest_bytes = sum(int((role.memory[REST] - role.memory[CONTEXT]).min()) for role in rest)
         rest_host_bytes = sum(int(role.memory[HOST].min()) for role in rest)

@@ -28,6 +28,7 @@ SHORTER = (2, 4, 8)  # parts of the longest response
 TENSORS = (1, 2, 4, 8)
 
 Fits = Callable[[PlanningProblem], bool]
+"""A function that tells whether a search finds a plan for a changed problem."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SmallestOption:
 
     @property
     def over_bytes(self) -> int:
-        """Return the bytes that are missing on each device; not above 0 if the role fits."""
+        """Return how many bytes are missing on each device; 0 or negative if the role fits."""
         return self.footprint.peak_bytes - self.room_bytes
 
     def __str__(self) -> str:
@@ -55,29 +56,29 @@ class SmallestOption:
         return f"{show_bytes(self.footprint.peak_bytes)} on {where}"
 
 
-def nothing_fits(setting: PlanningProblem, fits: Fits) -> ResourceError:
-    """Return the error of a search without a solution: the bytes that roles need, what there is, changes that fit.
+def nothing_fits(problem: PlanningProblem, fits: Fits) -> ResourceError:
+    """Return the error of a search that finds no plan, with the memory that is missing and the changes that fit.
 
-    `fits` returns whether a search finds a solution for a changed problem.
+    `fits` tells whether a search finds a plan for a changed problem; it is called for many changes.
     """
-    options = [smallest_option(setting, role) for role in setting.roles]
+    options = [smallest_option(problem, role) for role in problem.roles]
     what, notes = _missing(options)
     without_engine = [option for option in options if isinstance(option, Role)]
-    engines = [(role.use, engine) for role in without_engine for engine in setting.engines_of(role.use)]
-    misplaced = next((pair for pair in engines if setting.kind not in setting.support_of(pair[1]).devices), None)
-    if changes := " · ".join(_changes_that_fit(setting, fits)):
+    engines = [(role.use, engine) for role in without_engine for engine in problem.engines_of(role.use)]
+    misplaced = next((pair for pair in engines if problem.kind not in problem.support_of(pair[1]).devices), None)
+    if changes := " · ".join(_changes_that_fit(problem, fits)):
         hint = f"smallest changes that fit: {changes}"
     elif misplaced is not None:
         use, engine = misplaced
-        kinds = " and ".join(sorted(setting.support_of(engine).devices))
+        kinds = " and ".join(sorted(problem.support_of(engine).devices))
         hint = f"`{engine}` runs on {kinds}: leave out --engine {use}={engine}"
-    elif any(of.kind != "cpu" for of in setting.classes):
+    elif any(of.kind != "cpu" for of in problem.classes):
         hint = "no larger cluster of these machines, no larger batch and no shorter responses fit"
     else:
         at_work = [option.footprint.at_work for option in options if isinstance(option, SmallestOption)]
         fixed = sum(map(_states_bytes, at_work)) + max((parts.get("context", 0) for parts in at_work), default=0)
         hint = f"no smaller batch fits: the process, models, gradients and optimizer alone take {show_bytes(fixed)}"
-    return ResourceError.no_placement(setting.graph.name, class_counts(setting), what, notes, hint)
+    return ResourceError.no_placement(problem.graph.name, class_counts(problem), what, notes, hint)
 
 
 def _missing(options: Sequence[SmallestOption | Role]) -> tuple[str, list[str]]:
@@ -90,7 +91,7 @@ def _missing(options: Sequence[SmallestOption | Role]) -> tuple[str, list[str]]:
     if largest.over_bytes <= 0:
         sizes_alone = " · ".join(f"{option.role.name} {option}" for option in fitting)
         return "each role fits alone, but not all of them together", [sizes_alone]
-    fills = "that it has" if largest.room_bytes == largest.group.of.memory_bytes else "that a plan fills"
+    fills = "that it has" if largest.room_bytes == largest.group.of.memory_bytes else "that a plan may use"
     room = f"{show_bytes(largest.over_bytes)} more than the {show_bytes(largest.room_bytes)} {fills}"
     parts = {str(part): size for part, size in largest.footprint.at_work.items() if size}
     notes = [f"{largest.layout} {largest.running}", show_parts(parts)]
@@ -101,36 +102,36 @@ def _states_bytes(parts: Bytes) -> int:
     return sum(size for part, size in parts.items() if part in STATES)
 
 
-def class_counts(setting: PlanningProblem, between: str = ", ") -> str:
-    """Return the number of devices of each class as text: `16 h100-sxm-80g`."""
-    return between.join(f"{of.count} {of.model or of.kind}" for of in setting.classes)
+def class_counts(problem: PlanningProblem, between: str = ", ") -> str:
+    """Return the number of devices of each class as text, joined by `between`: `16 h100-sxm-80g`."""
+    return between.join(f"{of.count} {of.model or of.kind}" for of in problem.classes)
 
 
-def smallest_option(setting: PlanningProblem, role: Role) -> SmallestOption | Role:
+def smallest_option(problem: PlanningProblem, role: Role) -> SmallestOption | Role:
     """Return the way to run a role alone that comes nearest to fitting; the role itself if no engine runs it.
 
-    Options that need more host memory than there is are ignored. For a rollout engine, an option with a cache for a
-    single row is included, even if its seconds are not known.
+    Options that need more host memory than a machine has are ignored. For a rollout engine without such an option on
+    GPUs, those with a cache for a single row are considered, even if their seconds are not known.
     """
     options = [
         option
-        for of in setting.classes
+        for of in problem.classes
         for devices in sizes(of)
         if (links := of.links(devices)) is not None
-        for option in _smallest_options(setting, role, DeviceGroup(of, devices, links))
+        for option in _smallest_options(problem, role, DeviceGroup(of, devices, links))
     ]
     return min(options, key=lambda option: (option.over_bytes, option.group.devices), default=role)
 
 
-def _smallest_options(setting: PlanningProblem, role: Role, group: DeviceGroup) -> Iterator[SmallestOption]:
+def _smallest_options(problem: PlanningProblem, role: Role, group: DeviceGroup) -> Iterator[SmallestOption]:
     host_bytes = group.of.host_memory_bytes // group.of.node_devices
-    fitting = [option for option in RoleOptions(setting, role, group).undominated if option.host_bytes <= host_bytes]
+    fitting = [option for option in RoleOptions(problem, role, group).undominated if option.host_bytes <= host_bytes]
     for option in fitting:
-        smallest = footprint(setting, role, group, option.engine, option.layout, option.running)
+        smallest = footprint(problem, role, group, option.engine, option.layout, option.running)
         yield SmallestOption(role, group, option.layout, option.running, smallest)
     if role.use != "sample" or fitting or group.of.kind == "cpu":
         return
-    shape, longest = setting.shape(role), max(load.longest_tokens for load in setting.loads_of(role))
+    shape, longest = problem.shape(role), max(load.longest_tokens for load in problem.loads_of(role))
     for tensor in TENSORS:
         if tensor > min(group.devices, group.of.reach) or group.devices % tensor or shape.heads % tensor:
             continue
@@ -138,24 +139,24 @@ def _smallest_options(setting: PlanningProblem, role: Role, group: DeviceGroup) 
         smallest = generation_bytes(
             shape,
             layout,
-            precision=setting.sampling_precision,
-            engine=setting.engines_of("sample")[0],
+            precision=problem.sampling_precision,
+            engine=problem.engines_of("sample")[0],
             device_bytes=group.of.memory_bytes,
             cache_tokens=longest,
         )
-        yield SmallestOption(role, group, layout, RoleSettings(precision=setting.sampling_precision), smallest)
+        yield SmallestOption(role, group, layout, RoleSettings(precision=problem.sampling_precision), smallest)
 
 
 # ---------------------------------------------------------------------------------------- a plan that does not fit
 
 
-def overflows(plan: Plan, setting: PlanningProblem, on: str) -> Iterator[ResourceError]:
+def overflows(plan: Plan, problem: PlanningProblem, on: str) -> Iterator[ResourceError]:
     """Yield an error for each pool of a plan in which a phase needs more bytes of a device than a plan may fill.
 
     The memory is computed again, whatever forecast the plan contains. Each error names the role, the phase, the parts,
-    the other roles' bytes, and the smallest changes after which the whole plan fits. `on` is the name of the cluster.
+    the other roles' bytes, and the smallest changes after which the whole plan fits. `on` names the cluster in errors.
     """
-    for pool in residents(setting, plan):
+    for pool in residents(problem, plan):
         peak = worst(pool.peaks)
         if peak is None or peak.peak_bytes <= pool.room_bytes:
             continue
@@ -164,15 +165,15 @@ def overflows(plan: Plan, setting: PlanningProblem, on: str) -> Iterator[Resourc
         of_pool = "" if len(plan.pools) == 1 else f" in pool `{pool.pool}`"
         devices = "its device" if pool.devices == 1 else f"{'each' if pool.even else 'the smallest'} of its devices"
         fills = pool.room_bytes != pool.memory_bytes
-        whose = f"a plan fills of {devices}{of_pool}" if fills else f"{devices}{of_pool} has"
+        whose = f"a plan may use of {devices}{of_pool}" if fills else f"{devices}{of_pool} has"
         what = f"{peak.role} needs {show_bytes(peak.peak_bytes)} {phase}, {room} {whose}"
         micro = {placed.role: placed.running.micro_batch_tokens or 0 for placed in plan.placed}
-        start = ReducedProblem(setting, {role: tokens for role, tokens in micro.items() if tokens})
+        start = ReducedProblem(problem, {role: tokens for role, tokens in micro.items() if tokens})
         changes = smallest_changes(start, lambda changed: _fits(plan, changed))
         if changes:
             hint = f"smallest changes that fit: {' · '.join(changes)}"
-        elif setting.kind == "gpu":
-            hint = "plan it anew for this cluster"
+        elif problem.kind == "gpu":
+            hint = "plan it again for this cluster"
         else:
             states = sum(map(_states_bytes, peak.roles.values()))
             hint = f"no smaller batch fits: models, gradients and optimizer alone take {show_bytes(states)}"
@@ -185,7 +186,7 @@ def _fits(plan: Plan, changed: ReducedProblem) -> bool:
         if role.role in changed.micro_batches:
             running = role.running.model_copy(update={"micro_batch_tokens": changed.micro_batches[role.role]})
             placed[index] = role.model_copy(update={"running": running})
-    pools = residents(changed.setting, plan.model_copy(update={"placed": tuple(placed)}))
+    pools = residents(changed.problem, plan.model_copy(update={"placed": tuple(placed)}))
     return all(peak.peak_bytes <= pool.room_bytes for pool in pools for peak in pool.peaks)
 
 
@@ -200,53 +201,54 @@ def _notes(peak: PoolPeak) -> list[str]:
     ]
     resting.append((sum(parts.get("context", 0) for parts in peak.roles.values()), "the process"))
     neighbours = " · ".join(f"{name} {show_bytes(size)}" for size, name in sorted(resting, reverse=True))
-    return [show_parts(parts), f"beside it: {neighbours}"]
+    return [show_parts(parts), f"also on the device: {neighbours}"]
 
 
 # ---------------------------------------------------------------------------------------- changes after which a search
 
 
-def _changes_that_fit(setting: PlanningProblem, fits: Fits) -> Iterator[str]:
+def _changes_that_fit(problem: PlanningProblem, fits: Fits) -> Iterator[str]:
     """Yield for each kind of change the smallest after which a search finds something.
 
     On CPU devices a batch is made smaller. Else there are more machines, each number of them tried that matters; more
     host memory, more rows, shorter responses, and narrower weights.
     """
-    if all(of.kind == "cpu" for of in setting.classes):
-        yield from smallest_changes(ReducedProblem(setting), lambda changed: fits(changed.setting))
+    if all(of.kind == "cpu" for of in problem.classes):
+        yield from smallest_changes(ReducedProblem(problem), lambda changed: fits(changed.problem))
         return
 
     def with_count(machines: int) -> PlanningProblem:
-        return replace(setting, cluster=with_machines(setting.cluster, machines))
+        return replace(problem, cluster=with_machines(problem.cluster, machines))
 
-    count = len(setting.cluster.nodes)
+    count = len(problem.cluster.nodes)
     machines = fewest(lambda machines: fits(with_count(machines)), count + 1, MAX_MACHINES * count)
     if machines is not None:
         yield class_counts(with_count(machines), " and ")
-    for changes in larger_settings(setting):
+    for changes in larger_problems(problem):
         yield from [name for name, changed in changes if fits(changed)][:1]
 
 
-def larger_settings(setting: PlanningProblem) -> Iterator[Iterator[tuple[str, PlanningProblem]]]:
-    """Yield kinds of change, each as an iterator of increasing changes (text, changed problem).
+def larger_problems(problem: PlanningProblem) -> Iterator[Iterator[tuple[str, PlanningProblem]]]:
+    """Yield one iterator for each kind of change that may help, over pairs of a text and the changed problem.
 
-    The kinds are host memory, prompts per step, shorter responses, and narrower weights.
+    The kinds are more host memory, more prompts per step, shorter responses, and narrower weights of rollouts. Each
+    iterator begins with the smallest change. More prompts and narrower weights are left out where they cannot help.
     """
 
     def with_host_memory(times: int) -> tuple[str, PlanningProblem]:
         nodes = [
             node.model_copy(update={"host_memory_bytes": times * node.host_memory_bytes})
-            for node in setting.cluster.nodes
+            for node in problem.cluster.nodes
         ]
-        sizes_text = " and ".join(show_bytes(times * of.host_memory_bytes) for of in setting.classes)
-        return f"{sizes_text} of host memory", replace(setting, cluster=Cluster(nodes=tuple(nodes)))
+        sizes_text = " and ".join(show_bytes(times * of.host_memory_bytes) for of in problem.classes)
+        return f"{sizes_text} of host memory", replace(problem, cluster=Cluster(nodes=tuple(nodes)))
 
     yield map(with_host_memory, LARGER_HOSTS)
-    if setting.most_ranks < sum(of.count for of in setting.classes):
-        counts = (setting.prompts * times for times in LARGER_BATCHES)
-        yield ((f"--batch {prompts}", replace(setting, prompts=prompts)) for prompts in counts)
-    longest = max((load.response.most for load in setting.loads), default=0.0)
+    if problem.most_ranks < sum(of.count for of in problem.classes):
+        counts = (problem.prompts * times for times in LARGER_BATCHES)
+        yield ((f"--batch {prompts}", replace(problem, prompts=prompts)) for prompts in counts)
+    longest = max((load.response.most for load in problem.loads), default=0.0)
     limits = (int(longest // part) for part in SHORTER)
-    yield ((f"responses of at most {limit:,} tokens", shortened(setting, limit)) for limit in limits if limit >= 1)
-    if setting.sampling_precision == "bfloat16":
-        yield iter([("--precision fp8", replace(setting, sampling="fp8"))])
+    yield ((f"responses of at most {limit:,} tokens", shortened(problem, limit)) for limit in limits if limit >= 1)
+    if problem.sampling_precision == "bfloat16":
+        yield iter([("--precision fp8", replace(problem, sampling="fp8"))])

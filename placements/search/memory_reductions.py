@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from placements.workload.planning_problem import PlanningProblem
 
 # What may be made smaller, and the minimum that still trains: first what changes nothing but memory and time, then what
-# changes the results. Each as (free, settings of nodes, fields of the setting).
+# changes the results. Each as (free, settings of nodes, fields of the problem).
 HALVED: tuple[tuple[bool, Mapping[str, int], Mapping[str, int]], ...] = (
     (True, {"micro_batch_tokens": 1}, {"sample_rows": 1, "forward_tokens": 1}),
     (False, {"n": 2, "max_tokens": 16}, {"prompts": 1}),
@@ -45,62 +45,64 @@ class MemoryKnob:
 class ReducedProblem:
     """A problem, the micro-batch in tokens of each role of a plan, and the changes that were made, as texts."""
 
-    setting: PlanningProblem
+    problem: PlanningProblem
     micro_batches: Mapping[str, int] = field(default_factory=dict[str, int])
     changes: tuple[str, ...] = ()
 
     def changed(self, knob: MemoryKnob, value: int) -> ReducedProblem:
-        """Return a copy in which the number of `knob` is `value`."""
+        """Return a copy in which the number that `knob` describes is `value`; the change is added to `changes`."""
         update: dict[str, Any] = {knob.name: value}
         if knob.role:
             changes = (*self.changes, f"{knob.name}={value} of {knob.role} in the plan")
-            return ReducedProblem(self.setting, {**self.micro_batches, knob.role: value}, changes)
+            return ReducedProblem(self.problem, {**self.micro_batches, knob.role: value}, changes)
         if not knob.node:
             changes = (*self.changes, f"{'batch' if knob.name == 'prompts' else knob.name}={value}")
-            return ReducedProblem(replace(self.setting, **update), self.micro_batches, changes)
+            return ReducedProblem(replace(self.problem, **update), self.micro_batches, changes)
 
         def with_value(node: Node) -> Node:
             return replace(node, settings=node.settings.model_copy(update=update)) if node.name == knob.node else node
 
-        graph, watched = self.setting.graph, self.setting.watched
+        graph, watched = self.problem.graph, self.problem.watched
         watched = None if watched is None else rewrite(watched, with_value)
-        setting = replace(self.setting, graph=rewrite(graph, with_value), watched=watched)
-        return ReducedProblem(setting, self.micro_batches, (*self.changes, f"{knob.node}.{knob.name}={value}"))
+        problem = replace(self.problem, graph=rewrite(graph, with_value), watched=watched)
+        return ReducedProblem(problem, self.micro_batches, (*self.changes, f"{knob.node}.{knob.name}={value}"))
 
 
 Fits = Callable[[ReducedProblem], bool]
+"""A function that tells whether a reduced problem fits."""
 
 
 def smallest_changes(start: ReducedProblem, fits: Fits) -> tuple[str, ...]:
-    """Return every single change after which `fits` is true; if there is none, one joint change; () if none helps.
+    """Return texts of the changes after which `fits` is true, each the smallest of its kind; () if none helps.
 
-    A joint change halves all numbers that leave results unchanged, and if that is not enough the batch too.
+    Every number that can be halved is tried alone. If no single one helps, the result is one joint change: of all
+    numbers that leave results unchanged, and if that is not enough, of the batch too.
     """
     knobs = [MemoryKnob("micro_batch_tokens", _halvings(n, 1), role=role) for role, n in start.micro_batches.items()]
     for free, settings, fields in HALVED:
-        for node in start.setting.running.nodes:
+        for node in start.problem.running.nodes:
             for name, minimum in settings.items():
                 value = getattr(node.settings, name, None)
                 if isinstance(value, int) and value > minimum:
                     knobs.append(MemoryKnob(name, _halvings(value, minimum), free, node=node.name))
         for name, minimum in fields.items():
-            knobs.append(MemoryKnob(name, _halvings(getattr(start.setting, name), minimum), free))
+            knobs.append(MemoryKnob(name, _halvings(getattr(start.problem, name), minimum), free))
     reduced = [_halved(start, [knob], fits) for knob in knobs]
     if not any(reduced):
         unchanging = [knob for knob in knobs if knob.free]
         batch = [knob for knob in knobs if knob.name == "prompts"]
         reduced = [_halved(start, unchanging, fits) or _halved(start, [*unchanging, *batch], fits)]
-    return tuple(" and ".join(problem.changes) for problem in reduced if problem is not None)
+    return tuple(" and ".join(one.changes) for one in reduced if one is not None)
 
 
 def _halved(start: ReducedProblem, knobs: Sequence[MemoryKnob], fits: Fits) -> ReducedProblem | None:
     """Halve these numbers together until all fits, then put each back as far as it goes; None if nothing fits."""
 
     def changed(halvings: Sequence[int]) -> ReducedProblem:
-        problem = start
+        reduced = start
         for knob, times in zip(knobs, halvings, strict=True):
-            problem = problem.changed(knob, knob.values[times]) if times else problem
-        return problem
+            reduced = reduced.changed(knob, knob.values[times]) if times else reduced
+        return reduced
 
     maximum = [len(knob.values) - 1 for knob in knobs]
     if not knobs or not fits(changed(maximum)):
@@ -146,7 +148,7 @@ def fewest(fits: Callable[[int], bool], minimum: int, maximum: int) -> int | Non
 
 
 def with_machines(cluster: Cluster, machines: int) -> Cluster:
-    """Return a cluster of this number of machines: the cluster's machines, then renamed copies of them in order.
+    """Return a cluster of `machines` machines: the first ones of `cluster`, then renamed copies if it has too few.
 
     >>> from flowgraph.cluster.cluster import Device, Machine as Node
     >>> one = Node(name="a", devices=(Device(kind="gpu", memory_bytes=1),), host_memory_bytes=1, cores=1)
@@ -163,8 +165,8 @@ def with_machines(cluster: Cluster, machines: int) -> Cluster:
     return Cluster(nodes=tuple(nodes[:machines]))
 
 
-def shortened(setting: PlanningProblem, tokens: int) -> PlanningProblem:
-    """Return the problem with responses cut at `tokens` tokens."""
-    longest = max((load.response.most for load in setting.loads), default=0.0)
-    response = setting.response or LengthDistribution.fixed(longest)
-    return replace(setting, response=LengthDistribution(tuple(min(point, float(tokens)) for point in response.points)))
+def shortened(problem: PlanningProblem, tokens: int) -> PlanningProblem:
+    """Return the problem with responses cut at `tokens` tokens: a longer one has that length."""
+    longest = max((load.response.most for load in problem.loads), default=0.0)
+    response = problem.response or LengthDistribution.fixed(longest)
+    return replace(problem, response=LengthDistribution(tuple(min(point, float(tokens)) for point in response.points)))

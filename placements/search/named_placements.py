@@ -32,11 +32,11 @@ class PlacementVariant:
 
     @property
     def name(self) -> str:
-        """Return the full name: `split:openrlhf`."""
+        """Return the full name of the placement, with its system: `split:openrlhf`."""
         return f"{self.placement}:{self.system}"
 
     def parts_of(self, graph: Graph) -> Parts:
-        """Return the names of the roles of each pool for a named graph.
+        """Return the names of the roles on each pool, for the flow of this graph; pools without roles are left out.
 
         Roles that one node reads together are moved to the pool of the first of them, in the flow's order.
         """
@@ -66,12 +66,16 @@ class SortedRoles:
 
     @property
     def actor(self) -> tuple[str, ...]:
-        """Return the training and the sampling roles of the policies."""
+        """Return the names of the roles that train policies, then of those that sample from them."""
         return self.actor_train + self.actor_sample
 
 
 def sorted_roles(graph: Graph) -> SortedRoles:
-    """Return the roles of a named graph, sorted by function."""
+    """Return the names of a flow's roles, sorted by function: policies, critics, references and scorers.
+
+    A critic is a trained model that does not sample and has another head than for tokens, or whose outputs the update
+    of another model reads. A frozen model that samples or scores is a scorer; other frozen models are references.
+    """
     every, kinds = roles(graph), {node.name: node.op.kind for node in graph.all_nodes}
     trained = {role.param for role in every if role.use == "train"}
     sampled = {role.param for role in every if role.use == "sample"} & trained
@@ -124,7 +128,7 @@ VARIANTS: tuple[PlacementVariant, ...] = (
     PlacementVariant(
         "hybrid",
         "verl",
-        "policy, critic and reference take turns on one pool; what scores has its own",
+        "policy, critic and reference take turns on one pool; reward models have their own",
         lambda by: [by.actor + by.critics + by.references, by.scorers],
     ),
     PlacementVariant(
@@ -157,9 +161,10 @@ NAMES: tuple[str, ...] = tuple(dict.fromkeys(form.placement for form in VARIANTS
 
 
 def variant(name: str) -> PlacementVariant:
-    """Return the named placement `split:nemo-aligner`, or for `split` its first variant.
+    """Return the named placement with this name, such as `split:nemo-aligner`.
 
-    Raises UnknownNameError for an unknown name.
+    For a name without a system, such as `split`, it is the first placement of that name. Raises UnknownNameError for an
+    unknown name.
     """
     variants = {form.placement: form for form in reversed(VARIANTS)} | {form.name: form for form in VARIANTS}
     if name not in variants:
@@ -168,9 +173,9 @@ def variant(name: str) -> PlacementVariant:
 
 
 def name_of(graph: Graph, roles_by_pool: Sequence[Sequence[str]]) -> str:
-    """Return the name of the first placement that gives a graph these pools of roles; "" if none does.
+    """Return the full name of the first placement that puts a flow's roles on these pools; "" if none does.
 
-    Several variants may have the same pools: a flow without a critic or a reward model has fewer distinct ones.
+    Several placements may have the same pools, as for a flow without a critic or a reward model.
     """
     pools = {frozenset(part) for part in roles_by_pool}
     forms = (form for form in VARIANTS if {frozenset(part) for part in form.parts_of(graph)} == pools)

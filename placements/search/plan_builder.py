@@ -9,43 +9,48 @@ from functools import cached_property
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.cluster.plan import PlacedRole, Plan, PlanAssumptions, Pool, StepForecast
 from flowgraph.errors import ResourceError
-from placements.hardware.topology import PoolRequest, realise
+from placements.hardware.topology import PoolDemand, realise
 from placements.memory.footprint import room_bytes, total_bytes
 from placements.search.pool_options import pool_option_of
-from placements.solver.problem import Option
+from placements.solver.problem import BlockOption
 from placements.step.memory_forecast import footprint_of, forecast_pool, forecasts_of, peaks_of
-from placements.step.role_placements import RolePlacement, homes_by, in_order
+from placements.step.role_placements import RolePlacement, homes_of_plan, in_order
 from placements.step.step_forecast import period_of, step_of
 from placements.workload.planning_problem import PlanningProblem
-
-Block = tuple[frozenset[int], Option]
-"""The places of the roles that share a pool, and the option that they run as."""
 
 ALL = "all"  # the name of the one pool that all roles share
 
 
 @dataclass(frozen=True)
 class RankedPlan:
-    """One solution of the search; `bound` is a lower bound of its objective in the simulated step."""
+    """One solution of a search: `blocks` are the roles of each pool with the chosen option.
 
-    setting: PlanningProblem
-    blocks: tuple[Block, ...]
+    `bound` is a lower bound of the plan's objective in the simulated step.
+    """
+
+    problem: PlanningProblem
+    blocks: tuple[BlockOption, ...]
     bound: float
 
     @cached_property
+    def homes(self) -> list[RolePlacement]:
+        """Return the placement of each role: pool, devices, engine, layout and settings."""
+        return homes_of_blocks(self.problem, self.blocks)
+
+    @cached_property
     def step(self) -> StepForecast:
-        """Return the forecast of the simulated step."""
-        return step_of(self.setting, homes_of(self.setting, self.blocks))
+        """Return the forecast of a step: its tasks, their waits and its period."""
+        return step_of(self.problem, self.homes)
 
     @cached_property
     def step_s(self) -> float:
-        """Return the simulated seconds from one step to the next; the bound if they are not known."""
-        played_s = period_of(self.setting, homes_of(self.setting, self.blocks))
-        return self.bound if played_s is None else played_s
+        """Return the simulated seconds from one step to the next; `bound` if they are not known."""
+        simulated_s = period_of(self.problem, self.homes)
+        return self.bound if simulated_s is None else simulated_s
 
     @property
     def devices(self) -> int:
-        """Return the number of devices."""
+        """Return the number of devices of all pools."""
         return sum(sum(option.devices) for _, option in self.blocks)
 
     @property
@@ -56,41 +61,44 @@ class RankedPlan:
     @property
     def disaggregated(self) -> bool:
         """Return whether no pool has both training and sampling roles."""
-        uses = [{self.setting.roles[place].use for place in block} for block, _ in self.blocks]
+        uses = [{self.problem.roles[place].use for place in block} for block, _ in self.blocks]
         return not any({"train", "sample"} <= pool for pool in uses)
 
     def parts(self) -> tuple[tuple[str, ...], ...]:
-        """Return the names of the roles of each pool."""
-        return tuple(tuple(self.setting.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
+        """Return the names of the roles on each pool."""
+        return tuple(tuple(self.problem.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
 
     def plan(self, assumed: PlanAssumptions | None = None, pins: Mapping[str, str] | None = None) -> Plan:
-        """Return the plan; pools get the names that their roles are pinned to, else `pool0`, `pool1` and so on.
+        """Return the plan, with its devices and its forecast.
 
-        Raises ResourceError if the cluster has no such pools of whole NVLink domains.
+        A pool gets the name that its roles are pinned to in `pins`, else `pool0`, `pool1` and so on. Raises
+        ResourceError if the cluster has no such pools of whole NVLink domains.
         """
-        return plan_from(self.setting, homes_of(self.setting, self.blocks, pins), assumed)
+        return plan_from(self.problem, homes_of_blocks(self.problem, self.blocks, pins), assumed)
 
 
-def homes_of(
-    setting: PlanningProblem, blocks: Sequence[Block], pins: Mapping[str, str] | None = None
+def homes_of_blocks(
+    problem: PlanningProblem, blocks: Sequence[BlockOption], pins: Mapping[str, str] | None = None
 ) -> list[RolePlacement]:
     """Return the placement of each role, pool by pool in the order of their first roles.
 
-    `pins` maps roles to pool names. A pool gets the name that one of its roles is pinned to; the others are `pool0`,
-    `pool1` and so on, except names in use. A single pool for all roles is called `all`.
+    `blocks` are sets of roles with the chosen option for each. `pins` maps roles to pool names. A pool gets the name
+    that one of its roles is pinned to; the others are `pool0`, `pool1` and so on, except names in use. A single pool
+    for all roles is called `all`. A role alone on its pool never sleeps, and a role that reads the same copy of weights
+    that another role trains has no lag.
     """
     pins = pins or {}
     numbered = (f"pool{number}" for number in range(len(blocks) + len(pins)))
     free = (name for name in ([ALL] if len(blocks) == 1 else numbered) if name not in pins.values())
     homes = list[RolePlacement]()
     for block, option in sorted(blocks, key=lambda block: min(block[0])):
-        roles, pooled = [setting.roles[place] for place in sorted(block)], pool_option_of(option)
+        roles, pooled = [problem.roles[place] for place in sorted(block)], pool_option_of(option)
         pinned = [pins[role.name] for role in roles if role.name in pins]
         pool, shared = pinned[0] if pinned else next(free), any(role.use == "sample" for role in roles)
         for role, chosen in zip(roles, pooled.roles, strict=True):
             running = chosen.running if len(roles) > 1 else chosen.running.model_copy(update={"sleeps": False})
             place = role, pool, pooled.group, chosen.engine, chosen.layout
-            homes.append(RolePlacement(*place, running, shared, setting.lag_of(role)))
+            homes.append(RolePlacement(*place, running, shared, problem.lag_of(role)))
     # Weights that a role reads in the very copy that another trains cannot lag.
     trained = {(home.role.param, home.pool, home.engine, home.layout) for home in homes if home.role.use == "train"}
     return [
@@ -99,8 +107,11 @@ def homes_of(
     ]
 
 
-def plan_from(setting: PlanningProblem, homes: Sequence[RolePlacement], assumed: PlanAssumptions | None = None) -> Plan:
-    """Return the plan of placed roles, with its forecast. Raises ResourceError if the cluster has no such pools."""
+def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed: PlanAssumptions | None = None) -> Plan:
+    """Choose devices for placed roles, and return the plan with its forecast.
+
+    `assumed` is stored in the plan. Raises ResourceError if the cluster has no such pools.
+    """
     placed = [
         PlacedRole(
             role=home.role.name,
@@ -110,61 +121,61 @@ def plan_from(setting: PlanningProblem, homes: Sequence[RolePlacement], assumed:
             lag=home.lag,
             running=home.running,
         )
-        for home in in_order(setting, homes)
+        for home in in_order(problem, homes)
     ]
     plan = Plan(
-        flow=setting.graph.name,
-        structure_hash=structure_hash(setting.graph),
-        cluster=setting.cluster,
-        pools=_pools(setting, homes),
+        flow=problem.graph.name,
+        structure_hash=structure_hash(problem.graph),
+        cluster=problem.cluster,
+        pools=_pools(problem, homes),
         placed=tuple(placed),
         forecast=(),
         step=None,
         assumed=assumed,
     )
-    return _with_forecast(setting, plan, homes)
+    return _with_forecast(problem, plan, homes)
 
 
-def forecast_again(setting: PlanningProblem, plan: Plan, assumed: PlanAssumptions | None = None) -> Plan:
+def forecast_again(problem: PlanningProblem, plan: Plan, assumed: PlanAssumptions | None = None) -> Plan:
     """Return a plan with its bytes and seconds forecast again; `assumed`, if given, replaces its assumptions.
 
-    Raises ResourceError if the speed of the plan's devices is not known.
+    Raises ResourceError if no class of devices is large enough for a pool, or only with a network of unknown speed.
     """
     plan = plan.model_copy(update={"assumed": assumed}) if assumed else plan
-    return _with_forecast(setting, plan, homes_by(setting, plan))
+    return _with_forecast(problem, plan, homes_of_plan(problem, plan))
 
 
-def _with_forecast(setting: PlanningProblem, plan: Plan, homes: Sequence[RolePlacement]) -> Plan:
+def _with_forecast(problem: PlanningProblem, plan: Plan, homes: Sequence[RolePlacement]) -> Plan:
     """Forecast a plan; the parts of a role's largest memory are those of its pool's peaks, so that both agree."""
-    footprints = {home.role.name: footprint_of(setting, home) for home in homes}
+    footprints = {home.role.name: footprint_of(problem, home) for home in homes}
     largest = dict[str, dict[str, int]]()
     for pool in dict.fromkeys(home.pool for home in homes):
-        for peak in peaks_of(setting, pool, homes, footprints)[1]:
+        for peak in peaks_of(problem, pool, homes, footprints)[1]:
             for role, parts in peak.roles.items():
                 if total_bytes(parts) > sum(largest.get(role, {}).values()):
                     largest[role] = {str(part): size for part, size in parts.items() if size}
     return plan.model_copy(
         update={
             "placed": tuple(role.model_copy(update={"memory": largest.get(role.role, {})}) for role in plan.placed),
-            "forecast": tuple(forecast_pool(setting, pool.name, homes, footprints) for pool in plan.pools),
-            "step": step_of(setting, homes),
+            "forecast": tuple(forecast_pool(problem, pool.name, homes, footprints) for pool in plan.pools),
+            "step": step_of(problem, homes),
         }
     )
 
 
-def _pools(setting: PlanningProblem, homes: Sequence[RolePlacement]) -> tuple[Pool, ...]:
+def _pools(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> tuple[Pool, ...]:
     pool_of = {home.role.name: home.pool for home in homes}
-    requests = list[PoolRequest]()
+    demands = list[PoolDemand]()
     for pool in dict.fromkeys(home.pool for home in homes):
         roles = [home for home in homes if home.pool == pool]
-        names, group = {home.role.name for home in roles}, roles[0].seat
+        names, group = {home.role.name for home in roles}, roles[0].group
         synced = (
             pool_of[source if target in names else target]
-            for target, source in setting.synced.items()
+            for target, source in problem.synced.items()
             if (target in names) != (source in names)
         )
-        requests.append(
-            PoolRequest(
+        demands.append(
+            PoolDemand(
                 name=pool,
                 devices=group.devices,
                 model=group.of.model,
@@ -173,26 +184,26 @@ def _pools(setting: PlanningProblem, homes: Sequence[RolePlacement]) -> tuple[Po
                 synced_with=tuple(synced),
             )
         )
-    return realise(setting.cluster, requests)
+    return realise(problem.cluster, demands)
 
 
-def has_room(setting: PlanningProblem, blocks: Sequence[Block]) -> bool:
-    """Return whether the cluster has pools of whole NVLink domains for these blocks and, on CPUs, enough memory.
+def has_room(problem: PlanningProblem, blocks: Sequence[BlockOption]) -> bool:
+    """Return whether the cluster has devices for the pools of these blocks and, on CPUs, enough memory.
 
-    Pools of whole machines always have room if no domain spans several machines. On CPU devices, memory that freed
-    blocks leave in a shared process is counted here; the search of pools ignores it.
+    Tensor groups must be inside NVLink domains. Pools of whole machines always fit if no domain spans several machines.
+    On CPU devices, memory that freed blocks leave in a shared process is counted here; the search of pools ignores it.
     """
-    homes = homes_of(setting, blocks)
-    if setting.kind == "cpu":
-        rooms = {home.pool: room_bytes(home.seat.of.memory_bytes, home.seat.of.kind) for home in homes}
-        for forecast in forecasts_of(setting, homes):
+    homes = homes_of_blocks(problem, blocks)
+    if problem.kind == "cpu":
+        rooms = {home.pool: room_bytes(home.group.of.memory_bytes, home.group.of.kind) for home in homes}
+        for forecast in forecasts_of(problem, homes):
             if forecast.worst is not None and forecast.worst.memory_bytes > rooms[forecast.pool]:
                 return False
-    groups = [home.seat for home in homes]
+    groups = [home.group for home in homes]
     if all(group.of.domain <= group.of.node_devices and group.devices % group.of.node_devices == 0 for group in groups):
         return True
     try:
-        _pools(setting, homes)
+        _pools(problem, homes)
     except ResourceError:
         return False
     return True

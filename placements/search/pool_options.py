@@ -45,23 +45,26 @@ class PoolOption:
 class PoolOptions:
     """The options of any block of roles, each computed once. A block is a set of indices into the flow's roles."""
 
-    def __init__(self, setting: PlanningProblem) -> None:
+    def __init__(self, problem: PlanningProblem) -> None:
         """Prepare empty caches; nothing is computed yet."""
-        self.setting = setting
+        self.problem = problem
         self.cut = False
         """Whether some pool combined only the fastest options of its first roles with those of the next."""
         self._options = cache(self._compute_options)
-        self._role_options = cache(lambda place, group: RoleOptions(setting, setting.roles[place], group))
+        self._role_options = cache(lambda place, group: RoleOptions(problem, problem.roles[place], group))
         self._combined_role = cache(self._combine_role)
         self._all_fastest = cache(self._combine_fastest)
         self._carried = cache(self._combine_carried)
-        self._sync_s = cache(partial(sync_s, setting))
-        self._minimum_sync_s = cache(partial(minimum_sync_s, setting))
+        self._sync_s = cache(partial(sync_s, problem))
+        self._minimum_sync_s = cache(partial(minimum_sync_s, problem))
 
     @cached_property
     def groups(self) -> tuple[tuple[tuple[int, ...], DeviceGroup], ...]:
-        """Return every possible pool with known links: its number of devices by class, and its device group."""
-        classes = self.setting.classes
+        """Return every pool that the cluster allows, as its number of devices by class, and its device group.
+
+        Pools that need a network of unknown speed are left out.
+        """
+        classes = self.problem.classes
         return tuple(
             (tuple(devices if place == index else 0 for index in range(len(classes))), DeviceGroup(of, devices, links))
             for place, of in enumerate(classes)
@@ -72,23 +75,26 @@ class PoolOptions:
     @cached_property
     def barriers(self) -> StepBarriers:
         """Return the barriers of a step, which are the same for all placements."""
-        return barriers_of(self.setting)
+        return barriers_of(self.problem)
 
     def options(self, block: frozenset[int], max_s: float = inf) -> Sequence[Option]:
-        """Return the solver's options for a block of roles.
+        """Return the solver's options for a block of roles, on every possible pool.
 
-        Pools on which the roles need more than `max_s` seconds in any layout are skipped early.
+        Pools on which the roles' fastest layouts together take more than `max_s` seconds are skipped.
         """
         options = list[Option]()
         for devices, group in self.groups:
-            timed = [self.role_options(place, group).timed for place in block]
+            by_role = [self.role_options(place, group).on_devices for place in block]
             # No way to run a role goes below its fastest by itself, with nothing put away.
-            if sum(sum(ways[0].stages_s) if ways else inf for ways in timed) <= max_s:
+            if sum(sum(ways[0].stages_s) if ways else inf for ways in by_role) <= max_s:
                 options += self._options(block, devices, group)
         return tuple(options)
 
     def pool_options(self, block: frozenset[int], group: DeviceGroup) -> list[PoolOption]:
-        """Return the ways to run a block on a device group that fit, fastest first; none is dominated in seconds."""
+        """Return the ways to run a block of roles on a device group that fit, fastest first.
+
+        Ways that another way dominates in the seconds of all stages are left out.
+        """
         places, shared = tuple(sorted(block)), self._generates(block)
         fastest = self._all_fastest(places, group, shared)
         combined = self._fitting(fastest, group)
@@ -101,27 +107,27 @@ class PoolOptions:
         return self._pool_options(block, group, combined.undominated(None, bytes_too=False), role_options)
 
     def role_options(self, place: int, group: DeviceGroup) -> RoleOptions:
-        """Return the options to run the role with index `place` on a device group."""
+        """Return the options to run the role with index `place` on a device group; roles with equal work share them."""
         return self._role_options(self._alike[place][0], group)
 
     def together_s(self) -> float:
-        """Return the seconds of a step with all roles on the largest pool; infinity if they do not fit."""
-        everyone = frozenset(range(len(self.setting.roles)))
+        """Return the fewest seconds of a step with all roles on the largest pool; infinity if they do not fit."""
+        everyone = frozenset(range(len(self.problem.roles)))
         options = [option for _, group in self.groups[-1:] for option in self.pool_options(everyone, group)]
         return min((sum(option.stages_s) for option in options), default=inf)
 
     @cached_property
     def _alike(self) -> list[list[int]]:
         """Return for each role the places of those that can be exchanged: as much work, models of the same sizes."""
-        setting, kinds = self.setting, list[object]()
-        for place, role in enumerate(setting.roles):
-            if role.use != "infer" or any(place in group for group in setting.together):
+        problem, kinds = self.problem, list[object]()
+        for place, role in enumerate(problem.roles):
+            if role.use != "infer" or any(place in group for group in problem.together):
                 kinds.append(place)
                 continue
-            loads = tuple(replace(load, node="", role=ANY_ROLE) for load in setting.loads_of(role))
-            factors = tuple(setting.factor_of("forward", role.name, of.model) for of in setting.classes)
-            whole_rows = bool(setting.whole_rows.intersection(role.nodes))
-            kinds.append((setting.shape(role), loads, factors, whole_rows, self.barriers.outside.get(place)))
+            loads = tuple(replace(load, node="", role=ANY_ROLE) for load in problem.loads_of(role))
+            factors = tuple(problem.factor_of("forward", role.name, of.model) for of in problem.classes)
+            whole_rows = bool(problem.whole_rows.intersection(role.nodes))
+            kinds.append((problem.shape(role), loads, factors, whole_rows, self.barriers.outside.get(place)))
         return [[place for place, alike in enumerate(kinds) if alike == kind] for kind in kinds]
 
     def _compute_options(self, block: frozenset[int], devices: tuple[int, ...], group: DeviceGroup) -> list[Option]:
@@ -146,7 +152,7 @@ class PoolOptions:
         The seconds in which roles go to sleep and wake are left out, since they may fall in another span. Those of
         offloading are not slowed by generation on the same devices, though a pool option counts them so.
         """
-        barriers, setting, group = self.barriers, self.setting, pooled.group
+        barriers, problem, group = self.barriers, self.problem, pooled.group
         spans_s, busy_s = [0.0] * barriers.spans, 0.0
         for stage, seconds in enumerate(pooled.stages_s[:-1]):
             spans_s[barriers.of_stage[stage]] += seconds
@@ -159,8 +165,8 @@ class PoolOptions:
             busy_s -= over_s
             for stage in barriers.outside.get(place, ()):
                 spans_s[barriers.of_stage[stage]] -= slowed * option.stages_s[stage] - over_s * (stage == last)
-        options = {setting.roles[place].name: option for place, option in zip(places, pooled.roles, strict=True)}
-        for target, source in setting.synced.items():
+        options = {problem.roles[place].name: option for place, option in zip(places, pooled.roles, strict=True)}
+        for target, source in problem.synced.items():
             # A pool with both ends decides all of a sync: nothing where both use one copy of the weights. Syncs between
             # pools take no less than either end needs.
             trains, generates = options.get(source), options.get(target)
@@ -172,17 +178,17 @@ class PoolOptions:
                 spans_s[0] += sync_s if target in barriers.syncs else 0.0
         return Option(
             devices=devices,
-            stages_s=tuple(barriers.share * max(span) for span in zip(spans_s, barriers.host_s, strict=True)),
+            spans_s=tuple(barriers.share * max(span) for span in zip(spans_s, barriers.host_s, strict=True)),
             cost=(group.of.price_per_hour or 0.0) / 3600 * group.devices,
             key=pooled,
             pool_s=busy_s if barriers.tokens > 1 else None,
         )
 
     def _generates(self, places: Iterable[int]) -> bool:
-        return any(self.setting.roles[place].use == "sample" for place in places)
+        return any(self.problem.roles[place].use == "sample" for place in places)
 
     def _slowed(self, place: int, shared: bool) -> float:
-        return self.setting.host.slowed_share if shared and self.setting.roles[place].use == "train" else 1.0
+        return self.problem.host.slowed_share if shared and self.problem.roles[place].use == "train" else 1.0
 
     def _pool_options(
         self,
@@ -191,9 +197,9 @@ class PoolOptions:
         combined: CombinedOptions,
         role_options: Sequence[Sequence[RoleOption]],
     ) -> list[PoolOption]:
-        names, sync_s = {self.setting.roles[place].name for place in block}, 0.0
+        names, sync_s = {self.problem.roles[place].name for place in block}, 0.0
         # Both ends of a sync are busy as long as the slower one, which the search's maximum over pools makes of these.
-        for target, source in self.setting.synced.items():
+        for target, source in self.problem.synced.items():
             sync_s += self._sync_s(group, source in names, target in names, target)
         return [
             PoolOption(
@@ -210,11 +216,11 @@ class PoolOptions:
 
     def _combine_role(self, place: int, group: DeviceGroup, shared: bool, fastest: bool) -> CombinedOptions:
         """Return the options of one role, those of training slowed in a pool that is shared with generation."""
-        options, role = self.role_options(place, group), self.setting.roles[place]
+        options, role = self.role_options(place, group), self.problem.roles[place]
         chosen = options.fastest if fastest else options.undominated
         # One bit for each process that hosts roles: that of their device, and one for each server.
-        processes = list(dict.fromkeys(process_of(self.setting.engines_of(use)[0]) for use in USES))
-        bit = 1 << processes.index(process_of(self.setting.engines_of(role.use)[0]))
+        processes = list(dict.fromkeys(process_of(self.problem.engines_of(use)[0]) for use in USES))
+        bit = 1 << processes.index(process_of(self.problem.engines_of(role.use)[0]))
         return CombinedOptions.of(chosen, bit, self._slowed(place, shared)) if chosen else self._none
 
     def _combine_fastest(self, places: tuple[int, ...], group: DeviceGroup, shared: bool) -> CombinedOptions:
@@ -263,26 +269,27 @@ class PoolOptions:
 
     def _empty(self, group: DeviceGroup) -> CombinedOptions:
         """Return the one way to run no role there; between processes of ours on CPUs no buckets pass."""
-        return CombinedOptions.nothing(self.setting.stages + 1, 0 if group.of.kind == "cpu" else SYNC_BYTES)
+        return CombinedOptions.nothing(self.problem.stages + 1, 0 if group.of.kind == "cpu" else SYNC_BYTES)
 
     @cached_property
     def _none(self) -> CombinedOptions:
-        return CombinedOptions.nothing(self.setting.stages + 1).some([])
+        return CombinedOptions.nothing(self.problem.stages + 1).some([])
 
 
 def pool_option_of(option: Option) -> PoolOption:
-    """Return the pool option that a solver's option was made from."""
+    """Return the pool option that a solver's option was made from, which is the option's key."""
     assert isinstance(option.key, PoolOption), "a search of placements chooses from pool options"
     return option.key
 
 
-def sync_s(setting: PlanningProblem, group: DeviceGroup, trains: bool, generates: bool, target: str) -> float:
-    """Return the seconds of a pool in one weight sync, as source (`trains`), target (`generates`) or both.
+def sync_s(problem: PlanningProblem, group: DeviceGroup, trains: bool, generates: bool, target: str) -> float:
+    """Return the seconds that one weight sync takes on a pool, which has the source (`trains`), the target or both.
 
-    `target` is the name of the role that gets the weights. Returns 0 for a pool with neither end.
+    `target` is the name of the role that gets the weights; `generates` tells whether it is on this pool. If only one
+    end is, the other is assumed to be on a pool of the same size. Returns 0 for a pool with neither end.
     """
-    shape, links = setting.shape(setting.role(target)), group.links
-    size_bytes, factor = WEIGHT_BYTES * shape.trained, setting.sync_factor
+    shape, links = problem.shape(problem.role(target)), group.links
+    size_bytes, factor = WEIGHT_BYTES * shape.trained, problem.sync_factor
     if trains and generates:
         layouts = Layout(data=group.devices, sharding="full"), Layout(data=group.devices)
         moved = reshard_seconds(size_bytes, tensors(shape), *layouts, links).times(factor)
@@ -294,14 +301,15 @@ def sync_s(setting: PlanningProblem, group: DeviceGroup, trains: bool, generates
 
 
 def minimum_sync_s(
-    setting: PlanningProblem, group: DeviceGroup, target: str, trains: Layout | None, generates: Layout | None
+    problem: PlanningProblem, group: DeviceGroup, target: str, trains: Layout | None, generates: Layout | None
 ) -> float:
     """Return a lower bound of the seconds of a weight sync, given the layouts of the ends that are on this pool.
 
-    `trains` or `generates` is None if that end is on another pool. `target` is the role that gets the weights.
+    `trains` is the layout of the source and `generates` that of the target, the role named `target`; None if that end
+    is on another pool.
     """
-    shape, links = setting.shape(setting.role(target)), group.links
-    size_bytes, count, factor = WEIGHT_BYTES * shape.trained, tensors(shape), setting.sync_factor
+    shape, links = problem.shape(problem.role(target)), group.links
+    size_bytes, count, factor = WEIGHT_BYTES * shape.trained, tensors(shape), problem.sync_factor
     if trains is not None and generates is not None:
         return factor * (reshard_seconds(size_bytes, count, trains, generates, links).total_s or 0.0)
     # As to another pool like this one, whose own part is left out: a slower one only takes longer.

@@ -5,8 +5,8 @@ Not here: roles that share a pool (`pool_options`), and the search over pools (`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 from math import ceil, inf
@@ -17,8 +17,8 @@ from flowgraph.engines.capabilities import Support
 from flowgraph.engines.table import ENGINES, VERBS, is_server
 from flowgraph.models import ModelShape
 from placements.memory.activations import forward_numbers, row_numbers
-from placements.memory.footprint import Footprint, MemoryConstants, logits_bytes, total_bytes
-from placements.search.dominance import RoleOption, TimedLayout, slower_somewhere, undominated
+from placements.memory.footprint import MemoryConstants, logits_bytes, total_bytes
+from placements.search.dominance import RoleOption, slower_somewhere, undominated
 from placements.step.role_costs import (
     DeviceGroup,
     footprint,
@@ -65,33 +65,36 @@ class RoleOptions:
     `exhaustive`.
     """
 
-    setting: PlanningProblem
+    problem: PlanningProblem
     role: Role
     group: DeviceGroup
     exhaustive: bool = False
-    _footprints: dict[TimedLayout, Footprint] = field(default_factory=dict[TimedLayout, Footprint], repr=False)
 
     @cached_property
-    def timed(self) -> tuple[TimedLayout, ...]:
-        """Return the layouts, fastest first, with all state on the devices and no row waiting longer than necessary."""
+    def on_devices(self) -> tuple[RoleOption, ...]:
+        """Return the options with all state on the devices and, in rollouts, no row that has to wait, fastest first.
+
+        A rollout engine has the largest cache if no cache is large enough. Training and passes use the first engine
+        that has any option.
+        """
         if self.role.use == "sample":
-            layouts = list(self._rollout_layouts())
+            options = list(self._rollout_options())
         else:  # of the first engine that runs any
-            engines = self.setting.engines_of(self.role.use)
-            layouts = next(filter(None, (list(self._pass_layouts(engine)) for engine in engines)), [])
-        return tuple(sorted(layouts, key=lambda timed: (sum(timed.stages_s), timed.layout.tensor)))
+            engines = self.problem.engines_of(self.role.use)
+            options = next(filter(None, (list(self._pass_options(engine)) for engine in engines)), [])
+        return tuple(sorted(options, key=lambda option: (sum(option.stages_s), option.layout.tensor)))
 
     @cached_property
     def fastest(self) -> tuple[RoleOption, ...]:
-        """Return the option that is fastest in every stage, and options that are ready noticeably sooner after a sync.
+        """Return the option that is fastest in every stage, then those that are ready clearly sooner after a sync.
 
         Returns () if no option is the fastest in every stage.
         """
-        if not self.timed or any(slower_somewhere(self.timed[0].stages_s, timed.stages_s) for timed in self.timed):
+        first, *rest = self.on_devices or (None,)
+        if first is None or any(slower_somewhere(first.stages_s, option.stages_s) for option in rest):
             return ()
-        options = [self._option(self.timed[0])]
-        for timed in self.timed[1:] if self.role.name in self.setting.synced else ():
-            option = self._option(timed)
+        options = [first]
+        for option in rest if self.role.name in self.problem.synced else ():
             if all(option.ready_s < faster.ready_s - NEGLIGIBLE * sum(faster.stages_s) for faster in options):
                 options.append(option)
         return tuple(options)
@@ -103,23 +106,23 @@ class RoleOptions:
 
     @property
     def all(self) -> list[RoleOption]:
-        """Return every option: each layout of `timed` with each way to save memory."""
-        return [option for timed in self.timed for option in self._memory_variants(timed)]
+        """Return every option: each layout of `on_devices`, with each way to save memory."""
+        return [variant for option in self.on_devices for variant in self._memory_variants(option)]
 
     # ------------------------------------------------------------------------------------ layouts
 
     @cached_property
     def _loads(self) -> list[NodeWorkload]:
-        return self.setting.loads_of(self.role)
+        return self.problem.loads_of(self.role)
 
     @property
     def _shape(self) -> ModelShape:
-        return self.setting.shape(self.role)
+        return self.problem.shape(self.role)
 
     @cached_property
     def _max_ranks(self) -> int:
         """Return over how many ranks rows can be shared: not at all where a node reads all of them together."""
-        return 1 if self.setting.whole_rows.intersection(self.role.nodes) else self.setting.most_ranks
+        return 1 if self.problem.whole_rows.intersection(self.role.nodes) else self.problem.most_ranks
 
     @cached_property
     def _longest_tokens(self) -> int:
@@ -131,7 +134,7 @@ class RoleOptions:
         Each tensor group is inside one NVLink domain and its size divides the number of heads; with several domains,
         tensor groups fill each of them. If a rollout engine's weights fit in no domain, its tensor groups span several.
         """
-        of, devices, support = self.group.of, self.group.devices, self.setting.support_of(engine)
+        of, devices, support = self.group.of, self.group.devices, self.problem.support_of(engine)
         if of.kind not in support.devices:
             return
         maximum = min(MAX_TENSOR, of.reach)
@@ -204,10 +207,10 @@ class RoleOptions:
         if self.group.of.kind != "gpu":
             yield 1
             return
-        heads = 0 if self.setting.training_of(engine).ring else self._shape.heads // tensor
+        heads = 0 if self.problem.training_of(engine).ring else self._shape.heads // tensor
         degrees = [s for s in POWERS if s <= min(ranks, support.sequence) and ranks % s == heads % s == 0]
         in_domain = max(1, self.group.of.reach // tensor)
-        first = next((s for s in degrees if s <= in_domain and ranks // s <= self.setting.most_ranks), 1)
+        first = next((s for s in degrees if s <= in_domain and ranks // s <= self.problem.most_ranks), 1)
         yield first
         for fewer, degree in pairwise(s for s in degrees if s >= first):
             checkpointed = degree > in_domain or support.tensor > 1
@@ -227,29 +230,29 @@ class RoleOptions:
 
     # ------------------------------------------------------------------------------------ training and reading
 
-    def _pass_layouts(self, engine: str) -> Iterator[TimedLayout]:
-        """Yield the layouts to train a model, or to read rows with it, from the fewest tensor ranks on.
+    def _pass_options(self, engine: str) -> Iterator[RoleOption]:
+        """Yield the options to train a model, or to read rows with it, from the fewest tensor ranks on.
 
         More ranks are considered as long as they are faster, or as memory may require them.
         """
         previous_s, roomy = inf, False
         for _, layouts in groupby(self._layouts(engine), lambda layout: layout.tensor):
-            of_degree = [timed for layout in layouts for timed in self._passes_in(engine, layout)]
+            of_degree = [option for layout in layouts for option in self._passes_in(engine, layout)]
             yield from of_degree
-            best_s = min((sum(timed.stages_s) for timed in of_degree), default=inf)
+            best_s = min((sum(option.stages_s) for option in of_degree), default=inf)
             if roomy and best_s > previous_s and not self.exhaustive:
                 return
             leanest = min(
                 of_degree,
-                key=lambda timed: (timed.running.micro_batch_tokens or 0, -sum(timed.stages_s)),
+                key=lambda option: (option.running.micro_batch_tokens or 0, -sum(option.stages_s)),
                 default=None,
             )
             small_bytes = ROOMY_SHARE * self.group.of.memory_bytes
-            roomy = leanest is not None and self._footprint(leanest).peak_bytes <= small_bytes
+            roomy = leanest is not None and leanest.peak_bytes <= small_bytes
             previous_s = best_s
 
-    def _passes_in(self, engine: str, layout: Layout) -> Iterator[TimedLayout]:
-        loads = self.setting.loads_of(self.role, engine)
+    def _passes_in(self, engine: str, layout: Layout) -> Iterator[RoleOption]:
+        loads = self.problem.loads_of(self.role, engine)
         if layout.data > self._max_ranks:
             return
         local_tokens = max(load.tokens.tokens for load in loads) / layout.data
@@ -259,14 +262,14 @@ class RoleOptions:
             for load in loads:
                 key = load.node, running.micro_batch_tokens
                 if key not in forward or load.phase == "update":
-                    forward[key] = passing_seconds(self.setting, self.group, engine, layout, running, load)
+                    forward[key] = passing_seconds(self.problem, self.group, engine, layout, running, load)
                 seconds[load] = forward[key]
-            yield from self._timed(engine, layout, running, seconds)
+            yield from self._option_of(engine, layout, running, seconds)
 
     def _runnings(self, engine: str, layout: Layout, local_tokens: float) -> Iterator[RoleSettings]:
         """Yield the ways to compute: on a CPU the executor's default, or less at once; else in mixed precision."""
         trains, longest = self.role.use == "train", self._longest_tokens
-        settings = self.setting.support_of(engine).settings
+        settings = self.problem.support_of(engine).settings
         if self.group.of.kind == "cpu":
             yield RoleSettings()
             if trains and settings is not None and "micro_batch_tokens" in settings:
@@ -307,11 +310,11 @@ class RoleOptions:
 
     # ------------------------------------------------------------------------------------ rollouts
 
-    def _rollout_layouts(self) -> Iterator[TimedLayout]:
-        """Yield the layouts to generate, each with the least cache in which no row waits, else the largest."""
-        batches = self.setting.lag + 1 if streams(self.setting, self.role) else 1
-        for engine in self.setting.engines_of("sample"):
-            serving, max_replicas = self.setting.serving_of(engine), inf if is_server(engine) else self._max_ranks
+    def _rollout_options(self) -> Iterator[RoleOption]:
+        """Yield the options to generate, each with the least cache in which no row waits, else the largest."""
+        batches = self.problem.lag + 1 if streams(self.problem, self.role) else 1
+        for engine in self.problem.engines_of("sample"):
+            serving, max_replicas = self.problem.serving_of(engine), inf if is_server(engine) else self._max_ranks
             for layout in self._layouts(engine):
                 if layout.data > max_replicas:
                     continue
@@ -330,86 +333,82 @@ class RoleOptions:
                     share = next(enough, CACHE_SHARES[-1])
                 yield from self._rollouts(engine, layout, share)
 
-    def _rollouts(self, engine: str, layout: Layout, share: float | None) -> Iterator[TimedLayout]:
+    def _rollouts(self, engine: str, layout: Layout, share: float | None) -> Iterator[RoleOption]:
         running = RoleSettings()
         if is_server(engine) or ENGINES[engine].supported is None:
-            precision = self.setting.sampling_precision
+            precision = self.problem.sampling_precision
             running = RoleSettings(precision=precision, cache_share=share, sleeps=share is not None)
         awake = running.model_copy(update={"sleeps": False})  # as in a pool of its own
-        place = self.setting, self.group, engine, layout, awake
-        yield from self._timed(engine, layout, running, {load: sampling_seconds(*place, load) for load in self._loads})
+        place = self.problem, self.group, engine, layout, awake
+        seconds = {load: sampling_seconds(*place, load) for load in self._loads}
+        yield from self._option_of(engine, layout, running, seconds)
 
     def _cache_room(self, engine: str, layout: Layout, share: float) -> int:
-        serving, precision = self.setting.serving_of(engine), self.setting.sampling_precision
+        serving, precision = self.problem.serving_of(engine), self.problem.sampling_precision
         return cache_tokens(self._shape, self.group.links.device, layout.tensor, share, serving, precision)
 
-    def _timed(self, engine: str, layout: Layout, running: RoleSettings, seconds: LoadSeconds) -> Iterator[TimedLayout]:
-        """Yield the layout with the seconds of its stages; nothing where those of a load are not known."""
-        stages = [0.0] * (self.setting.stages + 1)
+    def _option_of(
+        self, engine: str, layout: Layout, running: RoleSettings, seconds: LoadSeconds
+    ) -> Iterator[RoleOption]:
+        """Yield the option with the seconds of its loads; nothing where those of a load are not known."""
+        stages = [0.0] * (self.problem.stages + 1)
         for load, load_s in seconds.items():
             if load_s is None or load_s.total_s is None:
                 return
             stages[load.stage] += load_s.total_s
-        yield TimedLayout(engine, layout, running, tuple(stages))
+        yield self._option(engine, layout, running, stages)
 
     # ------------------------------------------------------------------------------------ memory
 
-    def _memory_variants(self, timed: TimedLayout) -> Iterator[RoleOption]:
+    def _memory_variants(self, option: RoleOption) -> Iterator[RoleOption]:
         """Yield the options of a layout: all on its devices, asleep while others work, or if tight on the host.
 
         A rollout engine always sleeps while others work; it may have less cache, so that rows wait.
         """
+        yield option
         if self.role.use == "sample":
-            yield self._option(timed)
             for share in CACHE_SHARES:
-                if share < (timed.running.cache_share or 0.0):
-                    yield from map(self._option, self._rollouts(timed.engine, timed.layout, share))
+                if share < (option.running.cache_share or 0.0):
+                    yield from self._rollouts(option.engine, option.layout, share)
             return
-        footprint = self._footprint(timed)
-        yield self._option(timed)
         if self.group.of.kind == "cpu":
             return  # host memory is the device's own
-        yield self._option(replace(timed, running=timed.running.model_copy(update={"sleeps": True})), footprint)
-        if footprint.peak_bytes > TIGHT_SHARE * self.group.of.memory_bytes:
-            changes, settings = list[dict[str, object]](), self.setting.support_of(timed.engine).settings
+        changes = list[dict[str, object]]([{"sleeps": True}])
+        if option.peak_bytes > TIGHT_SHARE * self.group.of.memory_bytes:
+            settings = self.problem.support_of(option.engine).settings
             if settings is None or not settings.get("offload") or ALL_OFFLOADED in settings["offload"]:
                 changes.append({"offload": ALL_OFFLOADED})
             # An optimizer that steps on the host is not offered with weights that are sharded.
-            if ENGINES[timed.engine].cpu_optimizer and self.role.use == "train" and timed.layout.sharding != "full":
+            if ENGINES[option.engine].cpu_optimizer and self.role.use == "train" and option.layout.sharding != "full":
                 changes += [{"offload": ("optimizer",)}, {"offload": ("optimizer",), "sleeps": True}]
-            for change in changes:
-                yield self._option(replace(timed, running=timed.running.model_copy(update=change)))
+        for change in changes:
+            running = option.running.model_copy(update=change)
+            yield self._option(option.engine, option.layout, running, option.stages_s)
 
-    def _footprint(self, timed: TimedLayout) -> Footprint:
-        if timed not in self._footprints:
-            place = self.setting, self.role, self.group
-            self._footprints[timed] = footprint(*place, timed.engine, timed.layout, timed.running)
-        return self._footprints[timed]
-
-    def _option(self, timed: TimedLayout, footprint: Footprint | None = None) -> RoleOption:
-        """Return a layout with its bytes: of this footprint, which sleeping does not change, or of its own."""
-        footprint = footprint or self._footprint(timed)
-        moved, woken, stages, running = 0.0, 0.0, list(timed.stages_s), timed.running
+    def _option(self, engine: str, layout: Layout, running: RoleSettings, stages_s: Sequence[float]) -> RoleOption:
+        """Return an option with its bytes; `stages_s` are the seconds of its loads, without state that is moved."""
+        taken = footprint(self.problem, self.role, self.group, engine, layout, running)
+        moved, woken, stages = 0.0, 0.0, list(stages_s)
         if self.role.use != "sample":
-            woken = woken_seconds(footprint, self.group, running).total_s or 0.0
-            offloaded = offloaded_seconds(footprint, self.group, timed.layout, running, self._loads)
+            woken = woken_seconds(taken, self.group, running).total_s or 0.0
+            offloaded = offloaded_seconds(taken, self.group, layout, running, self._loads)
             moved = woken + (offloaded.total_s or 0.0)
         stages[self._loads[-1].stage] += moved
-        wakes_bytes, ready_s = waking_bytes(footprint) if running.sleeps else 0, 0.0
-        if self.role.name in self.setting.synced:
-            device, ranks = self.group.links.device, timed.layout.tensor * timed.layout.pipeline
+        wakes_bytes, ready_s = waking_bytes(taken) if running.sleeps else 0, 0.0
+        if self.role.name in self.problem.synced:
+            device, ranks = self.group.links.device, layout.tensor * layout.pipeline
             installed_bytes = WRITTEN * (WEIGHT_BYTES * self._shape.trained) / ranks
             ready_s = offload_seconds(wakes_bytes, device) + installed_bytes / device.memory_bytes_per_s
         return RoleOption(
-            engine=timed.engine,
-            layout=timed.layout,
+            engine=engine,
+            layout=layout,
             running=running,
             stages_s=tuple(stages),
-            rest_bytes=total_bytes(footprint.asleep if running.sleeps else footprint.resident),
-            peak_bytes=footprint.peak_bytes,
-            host_bytes=total_bytes(footprint.host) + (total_bytes(footprint.asleep_host) if running.sleeps else 0),
+            rest_bytes=total_bytes(taken.asleep if running.sleeps else taken.resident),
+            peak_bytes=taken.peak_bytes,
+            host_bytes=total_bytes(taken.host) + (total_bytes(taken.asleep_host) if running.sleeps else 0),
             wakes_bytes=wakes_bytes,
-            context_bytes=footprint.asleep.get("context", 0),
+            context_bytes=taken.asleep.get("context", 0),
             moved_s=moved,
             woken_s=woken,
             ready_s=ready_s,

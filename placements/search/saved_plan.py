@@ -16,7 +16,7 @@ from placements.memory.footprint import FITS_SHARE
 from placements.search.infeasibility import overflows
 from placements.search.plan_builder import forecast_again, plan_from
 from placements.step.period import period
-from placements.step.role_placements import RolePlacement, homes_by
+from placements.step.role_placements import RolePlacement, homes_of_plan
 from placements.step.step_forecast import schedule_of
 from placements.time.decode import cache_tokens
 from placements.workload.batch_partition import many
@@ -40,13 +40,16 @@ class SavedPlan:
     ran: bool = False
 
     def forecast(self) -> Plan:
-        """Return the plan with its bytes and seconds forecast again."""
+        """Return the plan with its bytes and seconds forecast again, on new devices if `elsewhere`.
+
+        Raises ResourceError if the cluster then has no such pools.
+        """
         if self.elsewhere:
             return plan_from(self.problem, self.homes, self.assumed)
         return forecast_again(self.problem, self.plan, self.assumed)
 
     def timed_forecast(self) -> tuple[Plan, float]:
-        """Return the plan with its new forecast, and the seconds of its step, whether or not it fits.
+        """Return the plan with a new forecast, and the seconds of its step, whether or not it fits in memory.
 
         Raises FlowError for a role that cannot run as placed, PlanError if seconds are not known.
         """
@@ -57,17 +60,17 @@ class SavedPlan:
 
     @property
     def homes(self) -> list[RolePlacement]:
-        """Return the placement of each role."""
-        return homes_by(self.problem, self.plan)
+        """Return the placement of each role: pool, devices, engine, layout and settings."""
+        return homes_of_plan(self.problem, self.plan)
 
     def role_faults(self) -> Iterator[FlowError]:
-        """Yield errors for roles that cannot run as placed.
+        """Yield an error for each role that cannot run as placed.
 
-        These are a cache without room for one row, and tensor groups over several domains; the latter is allowed if it
-        is necessary or if another system `ran` the plan.
+        The faults are a cache that cannot hold one row, and tensor groups over several domains, unless that is
+        necessary or another system `ran` the plan.
         """
         for home in self.homes:
-            of, tensor = home.seat.of, home.layout.tensor
+            of, tensor = home.group.of, home.layout.tensor
             shares = home.role.use == "sample" and of.kind == "gpu" and is_server(home.engine)
             longest = max(load.longest_tokens for load in self.problem.loads_of(home.role))
             room = self._cache_tokens(home, tensor, home.running.cache_share or 1.0) if shares else longest
@@ -87,7 +90,10 @@ class SavedPlan:
         return overflows(forecast, self.problem, self.where)
 
     def faults(self) -> Iterator[FlowError]:
-        """Yield everything that is wrong with the plan: its step, the placement of its roles, seconds, and memory."""
+        """Yield an error for each fault of the plan: its step, the placement of roles, unknown seconds, and memory.
+
+        Memory is checked only if nothing else is wrong.
+        """
         try:
             if self.plan.step is not None:
                 step_seconds(self.plan.step, self.where)
@@ -102,20 +108,20 @@ class SavedPlan:
             yield from self.overflows(forecast)
 
     def _cache_tokens(self, home: RolePlacement, tensor: int, share: float) -> int:
-        device, precision = home.seat.links.device, home.running.precision
+        device, precision = home.group.links.device, home.running.precision
         shape, serving = self.problem.shape(home.role), self.problem.serving_of(home.engine)
         return cache_tokens(shape, device, tensor, share, serving, precision)
 
 
 def fullest_share(plan: Plan) -> float:
-    """Return the largest share of a device's memory that a plan's forecast fills; 0 without a forecast."""
+    """Return the largest share of a device's memory that a plan's forecast fills (1 is all); 0 without a forecast."""
     forecasts = {forecast.pool: forecast for forecast in plan.forecast}
     peaks = ((forecasts[pool.name].worst, pool_sizes(plan, pool)) for pool in plan.pools if pool.name in forecasts)
     return max((peak.memory_bytes / min(sizes) for peak, sizes in peaks if peak is not None and sizes), default=0.0)
 
 
 def tightness(plan: Plan) -> str:
-    """Return a note if a run fills more of a device than this planner would allow, else ""."""
+    """Return a note if a plan fills more than nine tenths of a device, which this planner would not allow; else ""."""
     share = fullest_share(plan)
     note = f"its fullest device takes {share:.0%} of its memory by the forecast, whose error is a tenth"
     return note if share > FITS_SHARE else ""
@@ -124,7 +130,7 @@ def tightness(plan: Plan) -> str:
 def step_seconds(step: StepForecast, where: str) -> float | None:
     """Return the simulated seconds of a step; None if the seconds of a task are not known.
 
-    Raises PlanError where a plan has no task, where one waits for what is not there, or where tasks wait in a circle.
+    Raises PlanError if the step has no task, if a task waits for one that does not exist, or if tasks wait in a circle.
     """
     if not step.tasks:
         raise PlanError.unreadable(where, "step", "has no task")
@@ -135,7 +141,10 @@ def step_seconds(step: StepForecast, where: str) -> float | None:
 
 
 def known_step_s(step: StepForecast | None, where: str) -> float:
-    """Return the seconds of a step. Raises PlanError without a step, or with unknown or impossible seconds."""
+    """Return the seconds of a step; `where` names the plan in errors.
+
+    Raises PlanError without a forecast, if seconds are not known, and if the step cannot be simulated.
+    """
     if step is None:
         why = "has no forecast of seconds; `plan` makes one on devices of a known kind"
         raise PlanError.unreadable(where, "", why)

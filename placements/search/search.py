@@ -5,9 +5,9 @@ A pure function of its arguments: files, printing and pictures are for the comma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations, dropwhile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import dropwhile
 from math import fsum, inf
 from time import perf_counter
 
@@ -15,20 +15,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placements.search.infeasibility import class_counts, nothing_fits, overflows
-from placements.search.named_placements import VARIANTS, Parts, PlacementVariant, variant
-from placements.search.plan_builder import Block, RankedPlan, has_room
+from placements.search.named_placements import VARIANTS, Parts, PlacementVariant
+from placements.search.plan_builder import RankedPlan, has_room
+from placements.search.plan_request import PlanRequest, pinned
 from placements.search.pool_options import PoolOptions, pool_option_of
 from placements.solver.exact import ROUNDING, WITHIN, Keys, assignments_below, is_below, keys_of
-from placements.solver.problem import Assignment, Objective, Option, Problem, Solution, assignment_of
+from placements.solver.problem import (
+    Assignment,
+    AssignmentProblem,
+    BlockOption,
+    Objective,
+    Option,
+    Solution,
+    assignment_of,
+)
 from placements.solver.solve import Method, is_exact, solve
 from placements.step.barriers import barriers_of
 from placements.workload.planning_problem import PlanningProblem
 
-Pairs = tuple[frozenset[int], ...]
-REPLAYED = 25  # solutions of the lowest bounds that are played as steps in any case
-PLAYED_AT_MOST = 60  # more, of those that may be better than the best so far
-PROMISING = 20  # of these, how many are played first: those of the fewest seconds if all stages were barriers
-NAMED_REPLAYED = 5  # of the best solutions of each named placement
+SIMULATED = 25  # solutions of the lowest bounds that are simulated as steps in any case
+SIMULATED_AT_MOST = 60  # more, of those that may be better than the best so far
+PROMISING = 20  # of these, how many are simulated first: those of the fewest seconds if all stages were barriers
+NAMED_SIMULATED = 5  # of the best solutions of each named placement
 NAMED_AT_MOST = 10  # more, of those that may be better
 TIED_SHARE = 0.05  # plans nearer than this are ties, as near as forecasts are. Source: HybridFlow's own, section 8
 COST_ERROR = 0.2  # the forecast's own: half of the published steps are nearer than this
@@ -51,52 +59,41 @@ class Regret:
 
 
 @dataclass(frozen=True)
-class PlanRequest:
-    """A request for a search: the objective, the search method, and constraints on the placement.
-
-    `pins` maps roles to pool names: roles with the same name share a pool, roles with different names do not.
-    `placement` is the name of a named placement, "" for any.
-    """
-
-    objective: Objective = "step"
-    method: Method = "auto"
-    pins: Mapping[str, str] = field(default_factory=dict[str, str])
-    placement: str = ""
-
-
-@dataclass(frozen=True)
 class SearchResult:
     """The result of a search: plans in the order of their simulated objective, and the named placements.
 
     No plan of the layouts considered takes less than `bound` of the objective: seconds of a step, money, or devices.
     `bound_s` bounds the seconds of a step: for the objective devices, of plans with as few devices; None for money.
-    Both are None if nothing is known. `played` counts the simulated plans. `regrets` belong to the ranked plans if a
+    Both are None if nothing is known. `simulated` counts the simulated plans. `regrets` belong to the ranked plans if a
     robust plan was requested; the plan with the least regret then comes first. `cut` is True if roles that share a pool
-    have more options than were combined; the fastest were combined, and the bound is for these.
+    have more options than were combined; the fastest were combined, and the bound is for these. `stalenesses` are the
+    searches with other staleness that `auto` tried, `what_ifs` each change and its search, None if nothing fits.
     """
 
-    setting: PlanningProblem
-    answer: Solution
+    problem: PlanningProblem
+    solution: Solution
     ranked: tuple[RankedPlan, ...]
     named: tuple[tuple[PlacementVariant, RankedPlan | None], ...]
     seconds: float
     objective: Objective
     bound: float | None
     bound_s: float | None
-    played: int
+    simulated: int
     regrets: tuple[Regret, ...] = ()
     cut: bool = False
+    stalenesses: tuple[SearchResult, ...] = ()
+    what_ifs: tuple[tuple[str, SearchResult | None], ...] = ()
 
     @property
     def best(self) -> RankedPlan:
-        """Return the first of the ranked plans."""
+        """Return the first of the ranked plans: the best, or the one with the least regret if that was requested."""
         return self.ranked[0]
 
     @property
     def gap(self) -> float | None:
-        """Return the share of the best plan's value by which another plan may be better; None if no bound is known.
+        """Return how much better another plan may be, as a share of the best plan's value; None if no bound is known.
 
-        It is 0 only if no plan can be better.
+        It is 0 only if no plan can be better. If no plan has fewer devices, it is a share of the seconds of a step.
         """
         if self.bound is None:
             return None
@@ -107,81 +104,82 @@ class SearchResult:
 
     @property
     def proven(self) -> bool:
-        """Return whether it is proven that no plan of the layouts considered is better than the best one."""
+        """Return whether it is proven that no plan of the layouts considered is better than the best one found."""
         return self.gap == 0.0 and not self.cut
 
     def ties(self) -> tuple[RankedPlan, ...]:
-        """Return the plans whose step is at most 5% (TIED_SHARE) longer than the best, within the forecast's error."""
+        """Return the plans whose step is at most 5% longer than the best plan's, within the forecast's error."""
         return tuple(plan for plan in self.ranked if plan.step_s <= self.best.step_s * (1 + TIED_SHARE))
 
 
-def find(setting: PlanningProblem, request: PlanRequest | None = None, *, robust: bool = False) -> SearchResult:
-    """Search for the best plan; if `robust`, for the one with the least regret when seconds differ from the forecast.
+def find(problem: PlanningProblem, request: PlanRequest | None = None) -> SearchResult:
+    """Search for the best plan, and return it with other good plans, named placements and bounds.
 
-    Raises ResourceError if nothing fits, with the memory that is missing and the smallest changes that would help.
+    If a robust plan is requested, the one with the least regret comes first. Raises ResourceError if nothing fits, with
+    the memory that is missing and the smallest changes that would help.
     """
     request, began = request or PlanRequest(), perf_counter()
 
     def fits(changed: PlanningProblem) -> bool:
-        return solve(problem(changed, PoolOptions(changed), request), method="greedy") is not None
+        return solve(assignment_problem(changed, PoolOptions(changed), request), method="greedy") is not None
 
-    pools = PoolOptions(setting)
-    options = problem(setting, pools, request).remembering()
-    answer = solve(options, method=request.method)
-    if answer is None:
-        raise nothing_fits(setting, fits)
-    cut, played = pools.cut, _PlayedPlans(setting, request.objective)
-    played.add([answer.best, *answer.runners_up][:REPLAYED])
-    played.add(waiting_at_stages(options, pools, request.method)[:PROMISING])
-    named = tuple((form, solved(setting, pools, form.parts_of(setting.graph), request.objective)) for form in VARIANTS)
+    pools = PoolOptions(problem)
+    assignments = assignment_problem(problem, pools, request).remembering()
+    solution = solve(assignments, method=request.method)
+    if solution is None:
+        raise nothing_fits(problem, fits)
+    cut, simulated = pools.cut, _SimulatedPlans(problem, request.objective)
+    simulated.add([solution.best, *solution.runners_up][:SIMULATED])
+    simulated.add(waiting_at_stages(assignments, pools, request.method)[:PROMISING])
+    named = tuple((form, solved(problem, pools, form.parts_of(problem.graph), request.objective)) for form in VARIANTS)
     if not (request.placement or request.pins):
-        played.add_ranked(plan for _, plan in named if plan is not None)
-    minimum = played.play_below(options, answer, exactly=is_exact(options, request.method))
-    ranked, regretted = played.ranked(), list[Regret]()
-    if robust:
-        ranked = [plan for plan in ranked if has_room(setting, plan.blocks)] or ranked[:1]
+        simulated.add_ranked(plan for _, plan in named if plan is not None)
+    minimum = simulated.simulate_below(assignments, solution, exactly=is_exact(assignments, request.method))
+    ranked, regretted = simulated.ranked(), list[Regret]()
+    if request.robust:
+        ranked = [plan for plan in ranked if has_room(problem, plan.blocks)] or ranked[:1]
         # Where devices count, only of the plans with the fewest, which come first.
         alike = [plan for plan in ranked if request.objective != "devices" or plan.devices == ranked[0].devices]
         regretted = sorted(regrets(alike, request.objective), key=lambda regret: regret.mean)
         ranked = [*(regret.ranked for regret in regretted), *ranked[len(regretted) :]]
     else:
-        ranked = list(dropwhile(lambda plan: plan is not ranked[-1] and played.lacks_room(plan), ranked))
-        if setting.kind == "cpu" and played.lacks_room(ranked[0]):
-            for fault in overflows(ranked[0].plan(), setting, class_counts(setting)):
+        ranked = list(dropwhile(lambda plan: plan is not ranked[-1] and simulated.lacks_room(plan), ranked))
+        if problem.kind == "cpu" and simulated.lacks_room(ranked[0]):
+            for fault in overflows(ranked[0].plan(), problem, class_counts(problem)):
                 raise fault
     bound, second = minimum or (None, None)
     of_fewest = second if bound is not None and bound >= ranked[0].devices else None
     bound_s = {"step": bound, "cost": None, "devices": of_fewest}[request.objective]
     return SearchResult(
-        setting=setting,
-        answer=answer,
+        problem=problem,
+        solution=solution,
         ranked=tuple(ranked),
         named=named,
         seconds=perf_counter() - began,
         objective=request.objective,
         bound=bound,
         bound_s=bound_s,
-        played=len(played),
+        simulated=len(simulated),
         regrets=tuple(regretted),
         cut=cut,
     )
 
 
-class _PlayedPlans:
+class _SimulatedPlans:
     """Simulated plans, each once. Only the best ones are checked for room on the cluster."""
 
-    def __init__(self, setting: PlanningProblem, objective: Objective) -> None:
-        self.setting = setting
+    def __init__(self, problem: PlanningProblem, objective: Objective) -> None:
+        self.problem = problem
         self.objective: Objective = objective
-        self._without_room = set[tuple[Block, ...]]()
-        self._by_blocks: dict[tuple[Block, ...], RankedPlan] = {}
+        self._without_room = set[tuple[BlockOption, ...]]()
+        self._by_blocks: dict[tuple[BlockOption, ...], RankedPlan] = {}
         self._best: Keys | None = None
 
     def __len__(self) -> int:
         return len(self._by_blocks)
 
     def add(self, choices: Iterable[Assignment]) -> None:
-        self.add_ranked(RankedPlan(self.setting, choice.blocks, choice.value) for choice in choices)
+        self.add_ranked(RankedPlan(self.problem, choice.blocks, choice.value) for choice in choices)
 
     def add_ranked(self, plans: Iterable[RankedPlan]) -> None:
         for plan in plans:
@@ -199,8 +197,8 @@ class _PlayedPlans:
 
         return sorted(self._by_blocks.values(), key=order)
 
-    def play_below(
-        self, problem: Problem, answer: Solution, *, exactly: bool, at_most: int = PLAYED_AT_MOST
+    def simulate_below(
+        self, assignments: AssignmentProblem, solution: Solution, *, exactly: bool, at_most: int = SIMULATED_AT_MOST
     ) -> Keys | None:
         """Simulate up to `at_most` choices that may be better than the best plan so far, the most promising first.
 
@@ -213,21 +211,21 @@ class _PlayedPlans:
             """Return roughly what a choice takes, as if all its pools waited for each other after each stage."""
             stages = (pool_option_of(option).stages_s for _, option in choice.blocks)
             seconds = fsum(map(max, zip(*stages, strict=True)))
-            step_s = max(seconds / problem.tokens, *(option.busy_s for _, option in choice.blocks))
+            step_s = max(seconds / assignments.tokens, *(option.busy_s for _, option in choice.blocks))
             keys = {"step": (step_s, 0.0), "cost": (step_s * choice.cost, 0.0), "devices": (choice.value, step_s)}
-            return keys[problem.objective]
+            return keys[assignments.objective]
 
         if not exactly:
             while not self._best_has_room():
                 pass
-            return None if answer.bound is None else min((answer.bound, 0.0), self._best_keys())
+            return None if solution.bound is None else min((solution.bound, 0.0), self._best_keys())
         first = len(self)
         while True:
-            listing = assignments_below(problem, self._best_keys())
-            minimum = min(listing.open_keys, (problem.left_out, 0.0))
+            listing = assignments_below(assignments, self._best_keys())
+            minimum = min(listing.open_keys, (assignments.left_out, 0.0))
             promising = sorted(listing.choices, key=as_if_barriers)[:PROMISING]
             for choice in [*promising, *listing.choices]:
-                keys = keys_of(problem, choice)
+                keys = keys_of(assignments, choice)
                 if choice.blocks in self._by_blocks or not is_below(keys, self._best_keys()):
                     continue
                 if len(self) - first >= at_most:
@@ -249,33 +247,34 @@ class _PlayedPlans:
     def _best_has_room(self) -> bool:
         """Return whether the cluster has room for the best plan; if not, another is the best from then on."""
         best = next((plan for plan in self.ranked() if not self.lacks_room(plan)), None)
-        if best is None or has_room(self.setting, best.blocks):
+        if best is None or has_room(self.problem, best.blocks):
             return True
         self._without_room.add(best.blocks)
         self._best = None
         return False
 
 
-def waiting_at_stages(problem: Problem, pools: PoolOptions, method: Method = "auto") -> list[Assignment]:
+def waiting_at_stages(assignments: AssignmentProblem, pools: PoolOptions, method: Method = "auto") -> list[Assignment]:
     """Return the best choices, best first, under the assumption that all pools wait for each other after each stage.
 
-    Returns [] if barriers separate all stages already. Otherwise the bounds hardly distinguish choices: a pool that
-    ends a stage early counts as if it continued at once, though it may have to wait for other pools in that stage.
+    Returns [] if the flow's barriers separate all stages already, and if nothing fits. Without barriers, the search's
+    own bounds hardly distinguish choices: a pool that ends a stage early counts as if it continued at once, though it
+    may have to wait for other pools in that stage.
     """
     of_stage = pools.barriers.of_stage
     if len(set(of_stage)) == len(of_stage):
         return []
 
     def waiting(block: frozenset[int]) -> list[Option]:
-        return [replace(option, stages_s=pool_option_of(option).stages_s) for option in problem.options(block)]
+        return [replace(option, spans_s=pool_option_of(option).stages_s) for option in assignments.options(block)]
 
     def bounded(block: frozenset[int], waiting: Option) -> Option:
-        return next(option for option in problem.options(block) if option.key is waiting.key)
+        return next(option for option in assignments.options(block) if option.key is waiting.key)
 
-    answer = solve(replace(problem, options=waiting), method=method)
-    choices = [answer.best, *answer.runners_up] if answer else []
+    solution = solve(replace(assignments, options=waiting), method=method)
+    choices = [solution.best, *solution.runners_up] if solution else []
     return [
-        assignment_of(problem, ((block, bounded(block, option)) for block, option in choice.blocks))
+        assignment_of(assignments, ((block, bounded(block, option)) for block, option in choice.blocks))
         for choice in choices
     ]
 
@@ -286,26 +285,30 @@ def _share_below(bound: float, value: float) -> float:
 
 
 def value_of(ranked: RankedPlan, objective: Objective) -> float:
-    """Return the simulated objective of a plan: seconds of a step, money for it, or devices."""
+    """Return the simulated objective of a plan: seconds of a step, the cost of a step, or the number of devices."""
     if objective == "devices":
         return float(ranked.devices)
     return ranked.step_s if objective == "step" else ranked.cost_per_step
 
 
-def problem(setting: PlanningProblem, pools: PoolOptions, request: PlanRequest) -> Problem:
-    """Return the solver's problem: the options of each block, and which roles must or must not share a pool."""
-    together, apart = pinned(setting, request)
-    all_options = Problem(
-        roles=tuple(role.name for role in setting.roles),
-        capacity=tuple(of.count for of in setting.classes),
-        options=pools.options if setting.ratio is None else _in_ratio(setting, pools, setting.ratio),
+def assignment_problem(problem: PlanningProblem, pools: PoolOptions, request: PlanRequest) -> AssignmentProblem:
+    """Return the solver's problem: the options of each block of roles, and which roles must or must not share a pool.
+
+    If the objective is `step`, and one pool for all roles is allowed, options that are more than 10% slower than that
+    pool are left out, except for a greedy search or a fixed ratio.
+    """
+    together, apart = pinned(problem, request)
+    all_options = AssignmentProblem(
+        roles=tuple(role.name for role in problem.roles),
+        capacity=tuple(of.count for of in problem.classes),
+        options=pools.options if problem.ratio is None else _in_ratio(problem, pools, problem.ratio),
         tokens=pools.barriers.tokens,
         objective=request.objective,
-        together=(*together, *setting.together),
+        together=(*together, *problem.together),
         apart=apart,
     )
-    everyone = frozenset(range(len(setting.roles)))
-    if request.objective != "step" or request.method == "greedy" or setting.ratio or not all_options.allows(everyone):
+    everyone = frozenset(range(len(problem.roles)))
+    if request.objective != "step" or request.method == "greedy" or problem.ratio or not all_options.allows(everyone):
         return all_options
     # One pool for all is a choice, so nothing needs computing that is slower than what a search keeps besides it.
     max_s = (1 + WITHIN) * pools.together_s()
@@ -313,16 +316,16 @@ def problem(setting: PlanningProblem, pools: PoolOptions, request: PlanRequest) 
 
 
 def _in_ratio(
-    setting: PlanningProblem, pools: PoolOptions, ratio: tuple[int, int]
+    problem: PlanningProblem, pools: PoolOptions, ratio: tuple[int, int]
 ) -> Callable[[frozenset[int]], Sequence[Option]]:
     """Return the options of blocks, those that only generate or only train on pools of their ratio.
 
     Both together have all devices, as near to that as sizes of pools come.
     """
-    total = sum(of.count for of in setting.classes)
+    total = sum(of.count for of in problem.classes)
 
     def options(block: frozenset[int]) -> Sequence[Option]:
-        uses = {setting.roles[place].use for place in block}
+        uses = {problem.roles[place].use for place in block}
         options = pools.options(block)
         if ("sample" in uses) == ("train" in uses):
             return options
@@ -333,43 +336,29 @@ def _in_ratio(
     return options
 
 
-def pinned(setting: PlanningProblem, request: PlanRequest) -> tuple[Pairs, Pairs]:
-    """Return the pairs of roles that must share a pool, and the pairs that must not, by index.
-
-    They follow from the pins of `request` and from its named placement.
-    """
-    groups = variant(request.placement).parts_of(setting.graph) if request.placement else ()
-    pools = dict.fromkeys(request.pins.values())
-    pins = tuple(tuple(role for role, name in request.pins.items() if name == pool) for pool in pools)
-    place = {role.name: number for number, role in enumerate(setting.roles)}
-    together, apart = list[frozenset[int]](), list[frozenset[int]]()
-    for parts in (groups, pins):
-        numbered = [numbers for part in parts if (numbers := [place[name] for name in part if name in place])]
-        together += [frozenset((first, number)) for first, *rest in numbered for number in rest]
-        apart += [frozenset((a[0], b[0])) for a, b in combinations(numbered, 2)]
-    return tuple(together), tuple(apart)
-
-
 def solved(
-    setting: PlanningProblem, pools: PoolOptions, parts: Parts, objective: Objective = "step"
+    problem: PlanningProblem, pools: PoolOptions, parts: Parts, objective: Objective = "step"
 ) -> RankedPlan | None:
-    """Return the best simulated plan in which roles share pools exactly as in `parts`; None if none fits."""
+    """Return the best simulated plan in which roles share pools exactly as in `parts`; None if none fits.
+
+    `parts` holds the names of the roles of each pool.
+    """
     pins = {role: str(number) for number, part in enumerate(parts) for role in part}
-    options = problem(setting, pools, PlanRequest(objective, pins=pins)).remembering()
-    answer = solve(options)
-    if answer is None:
+    assignments = assignment_problem(problem, pools, PlanRequest(objective=objective, pins=pins)).remembering()
+    solution = solve(assignments)
+    if solution is None:
         return None
-    played = _PlayedPlans(setting, objective)
-    played.add([answer.best, *answer.runners_up][:NAMED_REPLAYED])
-    played.add(waiting_at_stages(options, pools)[:NAMED_REPLAYED])
-    played.play_below(options, answer, exactly=is_exact(options), at_most=NAMED_AT_MOST)
-    return next((plan for plan in played.ranked() if not played.lacks_room(plan)), None)
+    simulated = _SimulatedPlans(problem, objective)
+    simulated.add([solution.best, *solution.runners_up][:NAMED_SIMULATED])
+    simulated.add(waiting_at_stages(assignments, pools)[:NAMED_SIMULATED])
+    simulated.simulate_below(assignments, solution, exactly=is_exact(assignments), at_most=NAMED_AT_MOST)
+    return next((plan for plan in simulated.ranked() if not simulated.lacks_room(plan)), None)
 
 
 def regrets(
     plans: Sequence[RankedPlan], objective: Objective = "step", *, error: float = COST_ERROR, draws: int = DRAWS
 ) -> tuple[Regret, ...]:
-    """Return the regret of each plan among these, in their order, if each role's seconds are off by up to `error`.
+    """Return the regret of each plan, in their order, if each role's seconds are off by up to the share `error`.
 
     Each role in each pool size has its random factor between 1 - error and 1 + error, the same for all plans, sampled
     `draws` times. Plans are valued by their seconds, or by their cost for that objective; for the objective devices, by
@@ -377,10 +366,10 @@ def regrets(
     """
     values = list[NDArray[np.float64]]()
     for plan in plans:
-        barriers = barriers_of(plan.setting)
+        barriers = barriers_of(plan.problem)
         slowest, busiest = np.zeros((draws, barriers.spans)), np.zeros(draws)
         for block, option in plan.blocks:
-            spans_s, busy_s = np.tile(option.stages_s, (draws, 1)), np.full(draws, option.busy_s)
+            spans_s, busy_s = np.tile(option.spans_s, (draws, 1)), np.full(draws, option.busy_s)
             for place, role in zip(sorted(block), pool_option_of(option).roles, strict=True):
                 random = np.random.default_rng((SEED, place, sum(option.devices)))
                 change = random.uniform(1 - error, 1 + error, draws) - 1

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import get_args
 
 from flowgraph.cluster.cluster import Cluster, amount_bytes_per_s
 from flowgraph.cluster.plan import Precision
 from flowgraph.errors import SettingError, UnknownNameError
-from placements.search.search import SearchResult
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 
@@ -17,22 +16,13 @@ WHERE = "--what-if"
 DEVICES = "devices"
 
 
-@dataclass(frozen=True)
-class WhatIf:
-    """A change of a problem, and the search for the changed problem; None if nothing fits."""
-
-    change: str
-    search: SearchResult | None
-
-
-def changed(setting: PlanningProblem, text: str, clusters: Callable[[str], Cluster] | None = None) -> PlanningProblem:
+def changed(problem: PlanningProblem, text: str, clusters: Callable[[str], Cluster] | None = None) -> PlanningProblem:
     """Return a problem with one change, given as text.
 
-    The changes are `length.QUANTITY=N` and `prompt.QUANTITY=N` (mean, p50, p99, max, sigma; in tokens), `batch=N`,
-    `network=400Gbps` from each whole machine to others, `staleness=N` updates, `ratio=G:T` of rollout to training
-    devices, `precision=fp8`, and `devices=4x8xh200` if `clusters` is given to read it.
-
-    Raises UnknownNameError for an unknown name, SettingError for an invalid value.
+    The changes are `length.QUANTITY=N` and `prompt.QUANTITY=N` (mean, p50, p99, max, sigma; in tokens), `batch=N`
+    prompts, `network=400Gbps` from each whole machine to others, `staleness=N` updates, `ratio=G:T` of rollout to
+    training devices, `precision=fp8` of the weights that generate, and `devices=4x8xh200` if `clusters` is given to
+    read it. Raises UnknownNameError for an unknown name, SettingError for an invalid value.
     """
     name, equals, value = text.partition("=")
     head, _, quantity = name.partition(".")
@@ -42,45 +32,45 @@ def changed(setting: PlanningProblem, text: str, clusters: Callable[[str], Clust
     if not equals:
         raise SettingError.refused(WHERE, name, "", "has no value: write it as in batch=1024")
     if clusters is not None and head == DEVICES:
-        return replace(setting, cluster=clusters(value))
-    return _CHANGES[head](setting, quantity, value)
+        return replace(problem, cluster=clusters(value))
+    return _CHANGES[head](problem, quantity, value)
 
 
-def _length(setting: PlanningProblem, quantity: str, value: str) -> PlanningProblem:
-    response = setting.response or LengthDistribution.fixed(max(load.response.most for load in setting.loads))
-    return replace(setting, response=response.with_changes({quantity or "mean": value}))
+def _length(problem: PlanningProblem, quantity: str, value: str) -> PlanningProblem:
+    response = problem.response or LengthDistribution.fixed(max(load.response.most for load in problem.loads))
+    return replace(problem, response=response.with_changes({quantity or "mean": value}))
 
 
-def _staleness(setting: PlanningProblem, value: str) -> PlanningProblem:
-    staleness, bound = _whole_number("staleness", value, 0), setting.staleness_bound
+def _staleness(problem: PlanningProblem, value: str) -> PlanningProblem:
+    staleness, bound = _whole_number("staleness", value, 0), problem.staleness_bound
     if bound and staleness > bound:
-        why = f"{setting.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"
+        why = f"{problem.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"
         raise SettingError.refused(WHERE, "staleness", staleness, why)
-    return replace(setting, staleness=staleness)
+    return replace(problem, staleness=staleness)
 
 
-def _network(setting: PlanningProblem, value: str) -> PlanningProblem:
+def _network(problem: PlanningProblem, value: str) -> PlanningProblem:
     try:
         rate = float(amount_bytes_per_s(value))
     except ValueError as error:
         raise SettingError.refused(WHERE, "network", value, str(error)) from None
-    nodes = tuple(node.model_copy(update={"network_bytes_per_s": rate}) for node in setting.cluster.nodes)
-    return replace(setting, cluster=setting.cluster.model_copy(update={"nodes": nodes}))
+    nodes = tuple(node.model_copy(update={"network_bytes_per_s": rate}) for node in problem.cluster.nodes)
+    return replace(problem, cluster=problem.cluster.model_copy(update={"nodes": nodes}))
 
 
-def _ratio(setting: PlanningProblem, value: str) -> PlanningProblem:
+def _ratio(problem: PlanningProblem, value: str) -> PlanningProblem:
     rollout, colon, training = value.partition(":")
     if not colon:
         raise SettingError.refused(WHERE, "ratio", value, "should be two whole numbers, as in 3:1")
-    return replace(setting, ratio=(_whole_number("ratio", rollout, 1), _whole_number("ratio", training, 1)))
+    return replace(problem, ratio=(_whole_number("ratio", rollout, 1), _whole_number("ratio", training, 1)))
 
 
-def _precision(setting: PlanningProblem, value: str) -> PlanningProblem:
+def _precision(problem: PlanningProblem, value: str) -> PlanningProblem:
     precisions: tuple[Precision, ...] = get_args(Precision)
     precision = next((precision for precision in precisions if precision == value), None)
     if precision is None:
         raise UnknownNameError.of("precision", value, precisions, WHERE)
-    return replace(setting, sampling=precision)
+    return replace(problem, sampling=precision)
 
 
 def _whole_number(name: str, text: str, minimum: int) -> int:

@@ -1,6 +1,6 @@
 """The exact solution of one partition of the roles: choose the option of each block by branch and bound.
 
-A box is an interval of seconds for each stage that holds the seconds of that stage's slowest block. For its upper
+A box is an interval of seconds for each span that holds the seconds of that span's slowest block. For its upper
 corner, a table look-up gives the fewest devices with which each block is fast enough; if the sum exceeds the devices of
 the cluster, the box is empty. Its lower corner gives a lower bound for every plan in the box. Not here: the list of
 partitions (`partition_bounds`) and the search over them (`exact`).
@@ -30,7 +30,7 @@ class Cover:
     """
 
     times_s: Numbers
-    """Seconds by row of the goal, [stage, block, option]."""
+    """Seconds by row of the goal, [span, block, option]."""
     devices: Numbers
     cost: Numbers
     orders: Indices
@@ -42,7 +42,7 @@ class Cover:
 
     @classmethod
     def of(cls, tables: Sequence[OptionTable], capacity: tuple[int, ...], goal: ObjectiveArrays) -> Cover:
-        """Return the cover of blocks, given an option table for each; `capacity` counts the devices of each class."""
+        """Return the cover of some blocks, given an option table for each; `capacity` has the devices of each class."""
         shape = len(tables), max(option_table.devices.size for option_table in tables)
         times_s = np.full((len(tables[0].times_s), *shape), FAR)
         devices, cost, orders = np.full(shape, FAR), np.full(shape, FAR), np.zeros(shape, dtype=np.int64)
@@ -61,7 +61,7 @@ class Cover:
         )
 
     def only(self, mask: Bits) -> Cover:
-        """Return the cover with the options that `mask` [block, option] selects."""
+        """Return the cover with only the options that `mask` [block, option] selects."""
         first = np.argsort(~mask, axis=1, kind="stable")[:, : int(mask.sum(1).max())]
         gone = ~np.take_along_axis(mask, first, 1)
 
@@ -82,11 +82,11 @@ class CoverPlans:
     orders: Indices
 
     def some(self, which: Bits | Indices) -> CoverPlans:
-        """Return the plans that a mask or an array of indices selects."""
+        """Return only the plans that a mask or an array of indices selects."""
         return CoverPlans(self.first[which], self.second[which], self.orders[:, which])
 
     def sorted(self) -> CoverPlans:
-        """Return the plans sorted by their keys, without duplicates."""
+        """Return the plans sorted by their two keys, without duplicates."""
         best = self.some(np.lexsort((*self.orders[::-1], self.second, self.first)))
         new = np.ones(best.first.size, dtype=np.bool_)
         new[1:] = (best.orders[:, 1:] != best.orders[:, :-1]).any(0)
@@ -94,8 +94,8 @@ class CoverPlans:
 
 
 @dataclass(frozen=True, eq=False)
-class StageBoxes:
-    """Boxes of stage seconds: corners `low_s`, `high_s` [stage, box], and lower bounds of their plans' keys [box]."""
+class SpanBoxes:
+    """Boxes of span seconds: corners `low_s`, `high_s` [span, box], and lower bounds of their plans' keys [box]."""
 
     low_s: Numbers
     high_s: Numbers
@@ -103,12 +103,12 @@ class StageBoxes:
     second: Numbers
 
     def thin(self) -> Bits:
-        """Return a mask [box] of the boxes whose two corners are equal."""
+        """Return a mask [box] of the boxes with equal corners, which cannot be cut further."""
         return np.asarray((self.low_s >= self.high_s).all(0))
 
-    def some(self, which: Bits | Indices) -> StageBoxes:
-        """Return the boxes that a mask or an array of indices selects."""
-        return StageBoxes(self.low_s[:, which], self.high_s[:, which], self.first[which], self.second[which])
+    def some(self, which: Bits | Indices) -> SpanBoxes:
+        """Return only the boxes that a mask or an array of indices selects."""
+        return SpanBoxes(self.low_s[:, which], self.high_s[:, which], self.first[which], self.second[which])
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ class Incumbents:
         self._plans: list[CoverPlans] = []
 
     def note(self, plans: CoverPlans, examined: int) -> None:
-        """Add plans, and add `examined` to the count of boxes examined."""
+        """Add plans whose first key is at most `limit`, and add `examined` to the number of boxes examined."""
         self.examined += examined
         good = plans.some(plans.first <= self.limit)
         if good.first.size:
@@ -140,8 +140,8 @@ class Incumbents:
             keys = float(good.first[best]), float(good.second[best])
             self.first, self.second = min((self.first, self.second), keys)
 
-    def may_be_better(self, boxes: StageBoxes) -> StageBoxes:
-        """Return the boxes whose bounds are below the best keys found so far."""
+    def may_be_better(self, boxes: SpanBoxes) -> SpanBoxes:
+        """Return the boxes whose bounds are below the best keys found so far; no other box can have a better plan."""
         equal = (boxes.first == self.first) & (boxes.second < self.second)
         return boxes.some((boxes.first < self.first) | equal)
 
@@ -157,16 +157,17 @@ class Incumbents:
 def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedCover:
     """Return the best plan of a cover whose first key is at most `limit`, and other plans found during the search.
 
-    The best plan is proven unless `examined_at_most` boxes were not enough. Source: Land and Doig (1960), Econometrica
-    28:497-520, branch and bound; Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346, refuting boxes that cannot be
-    as good as the best so far.
+    The first key is the value of the objective. The best plan is proven unless `examined_at_most` boxes were not
+    enough; the result's `open_first` is then a lower bound of the first key in the boxes that were not examined.
+    Source: Land and Doig (1960), Econometrica 28:497-520, branch and bound; Klein and Scholl (1999), Eur. J. Oper. Res.
+    112:322-346, refuting boxes that cannot be as good as the best so far.
     """
     met = Incumbents(limit)
     cover, boxes = opened(cover, met)
     if boxes is None:
         return SolvedCover(met.plans(), FAR, met.examined)
-    stages = range(len(boxes.low_s))
-    grid = [np.unique(cover.times_s[stage][cover.devices < FAR]) for stage in stages]
+    spans = range(len(boxes.low_s))
+    grid = [np.unique(cover.times_s[span][cover.devices < FAR]) for span in spans]
     batch = max(FEW_BOXES, CELLS_AT_ONCE // cover.devices.size)
     boxes = met.may_be_better(boxes)
     while boxes.first.size and met.examined < examined_at_most:
@@ -180,10 +181,11 @@ def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedC
     return SolvedCover(met.plans(), float(boxes.first.min(initial=FAR)), met.examined)
 
 
-def opened(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
-    """Return a cover without the options that cannot be in a plan as good as required, and the box of the rest, if any.
+def opened(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
+    """Return a cover without options that no plan as good as the best so far can have, and the box of its span seconds.
 
-    Smaller boxes along the diagonal of that box yield first plans, with which more options can be dropped.
+    The box is None if such a plan cannot exist. Smaller boxes along its diagonal give first plans, which are added to
+    `met` and with which more options can be dropped.
     """
     cover, box = narrowed(cover, met)
     if box is None:
@@ -191,20 +193,21 @@ def opened(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
     share = np.linspace(0.0, 1.0, FIRST_BOXES, endpoint=False)
     high_s = box.low_s + share * (box.high_s - box.low_s)
     none = np.zeros(FIRST_BOXES)
-    diagonal = StageBoxes(np.repeat(box.low_s, FIRST_BOXES, axis=1), high_s, none, none)
+    diagonal = SpanBoxes(np.repeat(box.low_s, FIRST_BOXES, axis=1), high_s, none, none)
     met.note(look(cover, diagonal, met)[1], FIRST_BOXES)
     return narrowed(cover, met)
 
 
-def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
-    """Drop the options that cannot be in a plan as good as the best so far, until none can be dropped.
+def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
+    """Drop options that no plan as good as the best so far can have, until all others might be in one.
 
-    Returns the smaller cover and the box of its stage seconds; None for the box if it can hold no such plan.
+    Returns the smaller cover and the box of its span seconds; the box is None if such a plan cannot exist. Plans that
+    are found are added to `met`.
     """
     none = np.zeros(1)
     low_s = cover.times_s.min(2).max(1)[:, None]
     high_s = np.where(cover.devices < FAR, cover.times_s, 0.0).max((1, 2))[:, None]
-    box = StageBoxes(low_s, high_s, none, none)
+    box = SpanBoxes(low_s, high_s, none, none)
     while True:
         box, plans, fits = look(cover, box, met)
         met.note(plans, 1)
@@ -216,12 +219,13 @@ def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
         cover = cover.only(mask)
 
 
-def look(cover: Cover, boxes: StageBoxes, met: Incumbents) -> tuple[StageBoxes, CoverPlans, Bits]:
-    """Return the boxes that remain open, tightened; the plan with the fewest devices of each box; and what fits.
+def look(cover: Cover, boxes: SpanBoxes, met: Incumbents) -> tuple[SpanBoxes, CoverPlans, Bits]:
+    """Tighten boxes, and return those that stay open, a plan of each box, and a mask of the options that fit.
 
-    What fits is a mask [block, box, option]: False for options that cannot be in a plan as good as the best so far. If
-    all plans of a box have the same step, its plan with the fewest devices is the best of them and the box is closed,
-    unless that plan has an option that was just excluded.
+    The plan of a box is the one with the fewest devices; boxes that need too many devices have none. The mask is
+    [block, box, option], False for options that no plan as good as the best so far can have. If all plans of a box have
+    the same step, its plan with the fewest devices is the best of them and the box is closed, unless that plan has an
+    option that was just excluded.
     """
     goal, blocks = cover.goal, np.arange(len(cover.devices))[:, None]
     times_s, devices, cost = cover.times_s[:, :, None], cover.devices[:, None], cover.cost[:, None]
@@ -247,7 +251,7 @@ def look(cover: Cover, boxes: StageBoxes, met: Incumbents) -> tuple[StageBoxes, 
     alive = np.asarray((spare >= 0).all(0) & (low_s < FAR).all(0))
     least_s, devices, cost = goal.step_s(low_s), fewest.sum(0), fewest_cost.sum(0)
     first, second = goal.keys(least_s, devices, cost)
-    looked = StageBoxes(low_s, high_s, np.maximum(first, spent.sum(0)), second)
+    looked = SpanBoxes(low_s, high_s, np.maximum(first, spent.sum(0)), second)
     settled = boxes.thin() | (intact & (least_s >= goal.step_s(high_s)))
     still_open = looked.some(alive & (low_s <= high_s).all(0) & ~settled)
     columns = columns[:, alive]
@@ -261,27 +265,28 @@ def _rest(numbers: Numbers) -> Numbers:
     return np.asarray((numbers.sum(0) - numbers)[:, :, None])
 
 
-def halved(boxes: StageBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> StageBoxes:
-    """Cut each box in two along the stage that contributes most to the distance between its corners.
+def halved(boxes: SpanBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> SpanBoxes:
+    """Return the boxes, each cut in two along the span that contributes most to the distance between its corners.
 
-    Corners are always seconds of some option (`grid`), so repeated halving ends.
+    Boxes with equal corners stay as they are. Corners are always seconds of some option: `grid` has these for each
+    span, sorted. So repeated halving ends.
     """
     thin, boxes = boxes.some(boxes.thin()), boxes.some(~boxes.thin())
     widest = goal.widest(boxes.low_s, boxes.high_s)
     below, above = boxes.high_s.copy(), boxes.low_s.copy()
-    for stage in set(widest.tolist()):
-        chosen, seconds = np.flatnonzero(widest == stage), grid[stage]
-        low_s, high_s = boxes.low_s[stage, chosen], boxes.high_s[stage, chosen]
+    for span in set(widest.tolist()):
+        chosen, seconds = np.flatnonzero(widest == span), grid[span]
+        low_s, high_s = boxes.low_s[span, chosen], boxes.high_s[span, chosen]
         place = np.searchsorted(seconds, low_s + (high_s - low_s) / 2, side="right")
         place = np.minimum(place, np.searchsorted(seconds, high_s))  # halves of neighbours may round up
-        below[stage, chosen], above[stage, chosen] = seconds[place - 1], seconds[place]
-    lower = StageBoxes(boxes.low_s, below, boxes.first, boxes.second)
-    return joined(thin, joined(lower, StageBoxes(above, boxes.high_s, boxes.first, boxes.second)))
+        below[span, chosen], above[span, chosen] = seconds[place - 1], seconds[place]
+    lower = SpanBoxes(boxes.low_s, below, boxes.first, boxes.second)
+    return joined(thin, joined(lower, SpanBoxes(above, boxes.high_s, boxes.first, boxes.second)))
 
 
-def joined(left: StageBoxes, right: StageBoxes) -> StageBoxes:
-    """Return the boxes of both arguments in one."""
+def joined(left: SpanBoxes, right: SpanBoxes) -> SpanBoxes:
+    """Return the boxes of both arguments as one object."""
     low_s = np.concatenate([left.low_s, right.low_s], axis=1)
     high_s = np.concatenate([left.high_s, right.high_s], axis=1)
     first, second = np.concatenate([left.first, right.first]), np.concatenate([left.second, right.second])
-    return StageBoxes(low_s, high_s, first, second)
+    return SpanBoxes(low_s, high_s, first, second)

@@ -3,8 +3,8 @@
 HybridFlow walks all partitions and all splits of the devices (Sheng and others, 2024, arXiv 2409.19256, algorithm 1);
 the number of splits grows as the number of devices to the power of the pools. Giving devices one by one to the block
 that gains most is optimal for a sum of convex functions of one block each (Fox, 1966, Management Science 13:210-216),
-but a step is a sum over stages of the slowest block, for which it is not. A branch and bound over the seconds of stages
-(`branch_and_bound`) has as many dimensions as there are stages, however many blocks and devices there are, and proves
+but a step is a sum over spans of the slowest block, for which it is not. A branch and bound over the seconds of spans
+(`branch_and_bound`) has as many dimensions as there are spans, however many blocks and devices there are, and proves
 its answer.
 """
 
@@ -29,10 +29,10 @@ from placements.solver.option_table import (
     tables_of,
 )
 from placements.solver.partition_bounds import covers_of, narrowed_covers, opened_covers
-from placements.solver.problem import Assignment, Problem, Solution, assignment_of, rank
+from placements.solver.problem import Assignment, AssignmentProblem, Solution, assignment_of, rank
 
 KEPT = 50
-WITHIN = 0.1  # share of the best value: work that waits for stages here may overlap in the simulated step
+WITHIN = 0.1  # share of the best value: work that waits for spans here may overlap in the simulated step
 EXAMINED_AT_MOST = 5_000_000
 LISTED_AT_MOST = 300
 TOLERANCE = 1e-12  # share of a value that the order of a sum may change
@@ -43,7 +43,7 @@ Keys = tuple[float, float]
 
 
 def solve_exact(
-    problem: Problem, *, kept: int = KEPT, within: float = WITHIN, examined_at_most: int = EXAMINED_AT_MOST
+    problem: AssignmentProblem, *, kept: int = KEPT, within: float = WITHIN, examined_at_most: int = EXAMINED_AT_MOST
 ) -> Solution | None:
     """Return the best choice, with a proof, and other good choices; None if no choice fits.
 
@@ -73,7 +73,7 @@ def solve_exact(
 
 
 class _PartitionSearch:
-    def __init__(self, problem: Problem, tables: Sequence[OptionTable], kept: int, within: float) -> None:
+    def __init__(self, problem: AssignmentProblem, tables: Sequence[OptionTable], kept: int, within: float) -> None:
         self.problem, self.tables, self.kept, self.within = problem, tables, kept, within
         self.solved: list[tuple[Indices, CoverPlans]] = []
         self.firsts: list[float] = []
@@ -149,13 +149,15 @@ class RankedAssignments:
     open_keys: Keys
 
 
-def keys_of(problem: Problem, choice: Assignment) -> Keys:
-    """Return the keys that rank a choice: its value, then its seconds if the objective is devices, else 0."""
+def keys_of(problem: AssignmentProblem, choice: Assignment) -> Keys:
+    """Return the two keys that rank a choice: its value, then its seconds if the objective is devices, else 0."""
     return choice.value, choice.step_s if problem.objective == "devices" else 0.0
 
 
 def is_below(keys: Keys, bound: Keys) -> bool:
-    """Return whether keys are below a bound by more than a rounding error (ROUNDING).
+    """Return whether `keys` are smaller than `bound`, compared by the first key and, if those are equal, by the second.
+
+    Numbers that differ by less than a relative 1e-9 count as equal.
 
     >>> is_below((1.0, 0.0), (1.0 + 1e-12, 0.0)), is_below((2.0, 3.0), (2.0, 4.0)), is_below((1.0, 9.0), (2.0, 4.0))
     (False, True, True)
@@ -164,11 +166,11 @@ def is_below(keys: Keys, bound: Keys) -> bool:
     return first[-1] < second[-1] * (1 - ROUNDING)
 
 
-def assignments_below(problem: Problem, below: Keys, *, at_most: int = LISTED_AT_MOST) -> RankedAssignments:
-    """Return every choice whose keys are below `below` by more than a rounding error, in order of their keys.
+def assignments_below(problem: AssignmentProblem, below: Keys, *, at_most: int = LISTED_AT_MOST) -> RankedAssignments:
+    """Return the choices whose keys are below `below` by more than a rounding error, in order of their keys.
 
-    Only partitions that may have such a choice are enumerated, block by block. The bound of a partial choice assumes
-    the best option for each remaining block. At most `at_most` choices are returned; `open_keys` bounds the others.
+    At most `at_most` choices are listed. Every other choice has keys of at least the result's `open_keys`, or is not
+    below `below`.
     """
     tables, goal = tables_of(problem), objective_arrays(problem)
     below = below[0] * (1 - ROUNDING) if problem.objective != "devices" else below[0], below[1] * (1 - ROUNDING)

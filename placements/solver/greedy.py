@@ -1,7 +1,7 @@
 """The greedy solver: a good placement without a proof, by local search over partitions of the roles.
 
 Each block starts with its fewest devices and gets more by marginal gain. That is optimal for a sum of convex functions
-of one block each (Fox, 1966, Management Science 13:210-216), but not for a step, whose stages wait for the slowest
+of one block each (Fox, 1966, Management Science 13:210-216), but not for a step, whose spans wait for the slowest
 block. From each partition, the search continues with the best partition that results from merging two blocks or moving
 a role. The answer has a bound that is valid for every partition, so its gap is known. Not here: the proven answer
 (`exact`).
@@ -28,7 +28,7 @@ from placements.solver.option_table import (
     tables_of_block,
 )
 from placements.solver.partition_bounds import fewest_devices, least_value
-from placements.solver.problem import Assignment, Option, Problem, Solution, assignment_of, fused, rank
+from placements.solver.problem import Assignment, AssignmentProblem, Option, Solution, assignment_of, fused, rank
 
 KEPT = 50
 BOUNDED_ROLES = 12  # more have too many blocks for a bound that holds for every partition
@@ -39,15 +39,15 @@ Partition = tuple[int, ...]
 
 
 def solve_greedy(
-    problem: Problem, *, width: int = 1, settled: int = 0, kept: int = KEPT, bounded: bool = True
+    problem: AssignmentProblem, *, width: int = 1, settled: int = 0, kept: int = KEPT, bounded: bool = True
 ) -> Solution | None:
     """Return a good choice by local search from two partitions: one pool for all roles, and a pool for each role.
 
     If neither fits, or if the objective is devices, the search also starts at the partition with the fewest devices.
     Each round continues from the `width` best partitions of the last round until none is better. Then the `settled`
-    best partitions are solved exactly. Returns None if no choice was found, which does not prove that none exists. The
-    bound is None if `bounded` is False, or for more roles than BOUNDED_ROLES. The same problem always gives the same
-    answer.
+    best partitions are solved exactly. At most `kept` choices are returned. Returns None if no choice was found, which
+    does not prove that none exists. The bound is None if `bounded` is False, or for more than 12 roles. The same
+    problem always gives the same answer.
     """
     began, problem = perf_counter(), problem.remembering()
     walk = _LocalSearch(problem)
@@ -72,11 +72,12 @@ def solve_greedy(
 
 
 def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: ObjectiveArrays) -> list[int] | None:
-    """Return the option of each block: the fewest devices, then more where they gain most; None if they do not fit.
+    """Return the index of each block's option, chosen by marginal gain; None if the blocks do not fit.
 
-    Source: Fox (1966), Management Science 13:210-216, on marginal allocation; here one gain may be of several devices
-    at once. If no single block shortens the step, one of the slowest blocks of a stage is sped up, so that two equally
-    slow blocks do not prevent each other's improvement.
+    Each block starts with the fewest devices, and devices are then added where they gain most. If no single block
+    shortens the step, one of the slowest blocks of a span is sped up, so that two equally slow blocks do not prevent
+    each other's improvement. Source: Fox (1966), Management Science 13:210-216, on marginal allocation; here one gain
+    may be of several devices at once.
     """
     rows = fewest(blocks, capacity)
     while rows is not None:
@@ -95,9 +96,10 @@ def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: Obje
 
 
 def fewest(blocks: Sequence[JoinedTables], capacity: Sequence[int]) -> list[int] | None:
-    """Return for each block the option that takes the smallest share of its device class; None if they do not fit.
+    """Return for each block the index of the option that takes the smallest share of devices; None if they do not fit.
 
-    Blocks that need the largest share choose first, from the devices that are left.
+    The share is of all devices of the option's class. Blocks that need the largest share choose first, from the devices
+    that are left.
     """
     free = np.array(capacity, dtype=np.float64)
     rows = [0] * len(blocks)
@@ -121,7 +123,7 @@ def _gains(
 ) -> tuple[Numbers, Numbers]:
     """Return what each option of one block gains by share of devices: of the objective; and seconds where that stays.
 
-    The seconds are those by which it speeds up stages that it holds up; if devices are the objective, those of a step.
+    The seconds are those by which it speeds up spans that it holds up; if devices are the objective, those of a step.
     """
     block, now = blocks[at], rows[at]
     rest_s = np.delete(longest_s, at, axis=0).max(0, initial=0.0)[:, None]
@@ -145,7 +147,7 @@ def _gains(
 
 
 class _LocalSearch:
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: AssignmentProblem) -> None:
         self.problem, self.goal = problem, objective_arrays(problem)
         self.units = tuple(bits(block) for block in fused(problem.together, len(problem.roles)))
         self.rank = partial(rank, problem)

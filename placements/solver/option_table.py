@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from placements.solver.problem import Block, Objective, Option, Problem
+from placements.solver.problem import AssignmentProblem, Block, Objective, Option
 
 Numbers = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -23,35 +23,38 @@ Bits = NDArray[np.bool_]
 class ObjectiveArrays:
     """The objective of a problem as functions of arrays.
 
-    The first axis of seconds is stages; where steps overlap (`tokens` > 1), its last row is the busy seconds of a pool.
+    The first axis of seconds is spans; where steps overlap (`tokens` > 1), its last row is the busy seconds of a pool.
     """
 
     objective: Objective
     tokens: int
 
-    def times(self, stages_s: Numbers, busy_s: Numbers) -> Numbers:
-        """Return the rows that determine a step: `stages_s` [stage, option], and `busy_s` [option] if steps overlap."""
-        return np.vstack([stages_s, busy_s]) if self.tokens > 1 else stages_s
+    def times(self, spans_s: Numbers, busy_s: Numbers) -> Numbers:
+        """Return the rows of seconds that determine a step, [row, option].
+
+        They are those of `spans_s` [span, option] and, if steps overlap, `busy_s` [option].
+        """
+        return np.vstack([spans_s, busy_s]) if self.tokens > 1 else spans_s
 
     def step_s(self, times_s: Numbers) -> Numbers:
-        """Return the seconds of a step, given for each row of `times` the seconds of the slowest block."""
+        """Return the seconds of a step, given the seconds of the slowest block in each row of `times`."""
         if self.tokens == 1:
             return np.asarray(times_s.sum(0))
         return np.asarray(np.maximum(times_s[-1], times_s[:-1].sum(0) / self.tokens))
 
     def widest(self, low_s: Numbers, high_s: Numbers) -> Indices:
-        """Return for each box the row of seconds that contributes most to the difference between its corners."""
+        """Return for each box the row of seconds, by index, that contributes most to its corners' distance."""
         if self.tokens == 1:
             return np.asarray((high_s - low_s).argmax(0))
         apart_s = high_s - low_s
-        stage, last = apart_s[:-1].argmax(0), len(high_s) - 1
+        span, last = apart_s[:-1].argmax(0), len(high_s) - 1
         busy = (apart_s[-1] > 0) & (high_s[-1] >= high_s[:-1].sum(0) / self.tokens)
-        return np.where(busy | (apart_s[:-1].max(0) <= 0), last, stage)
+        return np.where(busy | (apart_s[:-1].max(0) <= 0), last, span)
 
     def keys(self, step_s: Numbers, devices: Numbers, cost: Numbers) -> tuple[Numbers, Numbers]:
         """Return the two keys to minimise; the second breaks ties.
 
-        They are the seconds or the money of a step, then the devices; if the objective is devices, devices then
+        They are the seconds or the money of a step, then devices; if the objective is devices, devices and then
         seconds.
         """
         if self.objective == "devices":
@@ -68,19 +71,19 @@ class OptionTable:
     device_class: int
     devices: Numbers
     times_s: Numbers
-    """Seconds [row, option]: a row for each stage, and where steps overlap the busy seconds (`ObjectiveArrays`)."""
+    """Seconds [row, option]: a row for each span, and where steps overlap the busy seconds (`ObjectiveArrays`)."""
     cost: Numbers
     order: Indices
     """The index of each column in `options`."""
     options: Sequence[Option] = field(repr=False)
 
     def only(self, columns: Bits) -> OptionTable:
-        """Return the table of the columns that a mask selects."""
+        """Return the table with only the columns that a mask selects."""
         arrays = self.devices[columns], self.times_s[:, columns], self.cost[columns], self.order[columns]
         return OptionTable(self.roles, self.device_class, *arrays, self.options)
 
     def option(self, column: int) -> Option:
-        """Return the option of a column."""
+        """Return the option that a column of the table refers to."""
         return self.options[int(self.order[column])]
 
 
@@ -99,7 +102,7 @@ class JoinedTables:
 
     @classmethod
     def of(cls, tables: Sequence[OptionTable], capacity: Sequence[int]) -> JoinedTables:
-        """Concatenate tables; `capacity` is the number of devices of each class."""
+        """Return some tables joined along the option axis; `capacity` has the devices of each class."""
         devices = np.concatenate([table.devices for table in tables])
         classes = np.concatenate([np.full(table.devices.size, table.device_class) for table in tables])
         used = np.array([np.where(classes == number, devices, 0.0) for number in range(len(capacity))])
@@ -117,13 +120,13 @@ class JoinedTables:
         raise IndexError(row)
 
 
-def objective_arrays(problem: Problem) -> ObjectiveArrays:
-    """Return the objective of a problem as functions of arrays."""
+def objective_arrays(problem: AssignmentProblem) -> ObjectiveArrays:
+    """Return the objective of a problem as an object with functions of arrays."""
     return ObjectiveArrays(problem.objective, problem.tokens)
 
 
 def bits(block: Block) -> int:
-    """Return a block as an integer with one bit set for each role.
+    """Return a block of roles as an integer with one bit set for each role.
 
     >>> bits(frozenset({0, 3})), sorted(block_of(9))
     (9, [0, 3])
@@ -138,28 +141,32 @@ def block_of(roles: int) -> Block:
 
 
 @lru_cache(maxsize=8)
-def tables_of(problem: Problem) -> tuple[OptionTable, ...]:
-    """Return the option tables of every block that the pins allow. Raises ValueError for an invalid option."""
+def tables_of(problem: AssignmentProblem) -> tuple[OptionTable, ...]:
+    """Return the option tables of all blocks that the pins allow: one for each block and class of device.
+
+    Raises ValueError for an invalid option.
+    """
     blocks = range(1, 1 << len(problem.roles))
     return tuple(table for roles in blocks for table in tables_of_block(problem, block_of(roles)))
 
 
-def tables_of_block(problem: Problem, block: Block) -> Iterator[OptionTable]:
-    """Yield a table of the options of one block for each class of device on which it can run.
+def tables_of_block(problem: AssignmentProblem, block: Block) -> Iterator[OptionTable]:
+    """Yield a table of a block's options for each class of device on which it can run.
 
-    Options that need more devices than the class has are left out. Raises ValueError for an invalid option.
+    Options that need more devices than the class has are left out; a block that the pins forbid has none. Raises
+    ValueError for an invalid option, and if an option with more devices of a class costs less per second.
     """
     options = problem.options(block) if problem.allows(block) else ()
     if not options:
         return
-    devices, stages_s, cost = _checked(problem, options)
-    times_s = objective_arrays(problem).times(stages_s, np.array([option.busy_s for option in options]))
+    devices, spans_s, cost = _checked(problem, options)
+    times_s = objective_arrays(problem).times(spans_s, np.array([option.busy_s for option in options]))
     for device_class, available in enumerate(problem.capacity):
         counts = devices[device_class]
         columns = np.flatnonzero((counts > 0) & (counts <= available))
         if columns.size:
             # Equal devices: the shorter comes first, so that the first that is fast enough is a good one.
-            sort = np.lexsort((*times_s[::-1, columns], stages_s[:, columns].sum(0), counts[columns]))
+            sort = np.lexsort((*times_s[::-1, columns], spans_s[:, columns].sum(0), counts[columns]))
             chosen = columns[sort]
             if (np.diff(cost[chosen]) < 0).any():
                 raise ValueError("of one class, more devices never cost less per second: the search counts on it")
@@ -167,16 +174,16 @@ def tables_of_block(problem: Problem, block: Block) -> Iterator[OptionTable]:
             yield OptionTable(bits(block), device_class, counts[chosen], seconds, cost[chosen], chosen, options)
 
 
-def _checked(problem: Problem, options: Sequence[Option]) -> tuple[Numbers, Numbers, Numbers]:
-    """Return devices [class, option], seconds [stage, option] and cost [option]."""
-    lengths = {(len(option.devices), len(option.stages_s)) for option in options}
-    if len(lengths) > 1 or next(iter(lengths))[0] != len(problem.capacity) or not options[0].stages_s:
-        raise ValueError(f"options must all name {len(problem.capacity)} classes of device and the same stages")
+def _checked(problem: AssignmentProblem, options: Sequence[Option]) -> tuple[Numbers, Numbers, Numbers]:
+    """Return devices [class, option], seconds [span, option] and cost [option]."""
+    lengths = {(len(option.devices), len(option.spans_s)) for option in options}
+    if len(lengths) > 1 or next(iter(lengths))[0] != len(problem.capacity) or not options[0].spans_s:
+        raise ValueError(f"options must all name {len(problem.capacity)} classes of device and the same spans")
     devices = np.array([option.devices for option in options], dtype=np.float64).T
-    stages_s = np.array([option.stages_s for option in options], dtype=np.float64).T
+    spans_s = np.array([option.spans_s for option in options], dtype=np.float64).T
     cost = np.array([option.cost for option in options], dtype=np.float64)
     if (devices < 0).any() or ((devices > 0).sum(0) != 1).any():
         raise ValueError("an option takes devices of exactly one class")
-    if not (np.isfinite(stages_s).all() and np.isfinite(cost).all() and (stages_s >= 0).all() and (cost >= 0).all()):
+    if not (np.isfinite(spans_s).all() and np.isfinite(cost).all() and (spans_s >= 0).all() and (cost >= 0).all()):
         raise ValueError("seconds and cost of an option must be finite and not negative")
-    return devices, stages_s, cost
+    return devices, spans_s, cost

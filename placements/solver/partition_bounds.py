@@ -13,7 +13,7 @@ import numpy as np
 
 from placements.solver.branch_and_bound import CELLS_AT_ONCE, FAR
 from placements.solver.option_table import Bits, Indices, JoinedTables, Numbers, ObjectiveArrays, OptionTable, block_of
-from placements.solver.problem import Problem
+from placements.solver.problem import AssignmentProblem
 
 BISECTIONS = 8
 ROUNDS_AT_MOST = 4
@@ -23,9 +23,11 @@ PRECISION = 1e-3
 def covers_of(tables: Sequence[OptionTable], roles: int) -> Iterator[tuple[int, ...]]:
     """Yield every partition of the roles with a class of device for each block, as indices into `tables`.
 
+    `roles` is the number of roles.
+
     >>> from placements.solver.problem import Option
     >>> from placements.solver.option_table import tables_of
-    >>> anything = Problem(("a", "b", "c"), (1,), lambda block: [Option((1,), (1.0,))])
+    >>> anything = AssignmentProblem(("a", "b", "c"), (1,), lambda block: [Option((1,), (1.0,))])
     >>> len(list(covers_of(tables_of(anything), 3)))
     5
     """
@@ -43,12 +45,12 @@ def covers_of(tables: Sequence[OptionTable], roles: int) -> Iterator[tuple[int, 
         waiting += [(rest ^ block, (*chosen, at)) for at, block in reversed(starting[lowest]) if block & rest == block]
 
 
-def count_covers(problem: Problem) -> int:
-    """Return the number of partitions with a class of device for each block.
+def count_covers(problem: AssignmentProblem) -> int:
+    """Return how many partitions of the roles there are, counted with a class of device for each block.
 
     This is the length of `covers_of` if every block that the pins allow can run on every class of device.
 
-    >>> count_covers(Problem(("a", "b", "c", "d", "e"), (8,), lambda _: ()))
+    >>> count_covers(AssignmentProblem(("a", "b", "c", "d", "e"), (8,), lambda _: ()))
     52
     """
     sets = range(1 << len(problem.roles))
@@ -65,8 +67,8 @@ class Covers:
     """Partitions (covers), each with lower bounds of the devices, money and seconds that its blocks take.
 
     `tables` [cover, block] are indices into the list of tables; the length of that list marks absent blocks. `devices`
-    and `cost` [cover, block] are for the fewest devices that each block can run on. The slowest block of a stage takes
-    at least `low_s` [stage, cover] seconds.
+    and `cost` [cover, block] are for the fewest devices that each block can run on. The slowest block of a span takes
+    at least `low_s` [span, cover] seconds.
     """
 
     tables: Indices
@@ -79,12 +81,12 @@ class Covers:
     """The least money that each block takes for a step, [cover, block]; only used if money is the objective."""
 
     def some(self, which: Bits | Indices) -> Covers:
-        """Return the covers that a mask or an array of indices selects."""
+        """Return only the covers that a mask or an array of indices selects."""
         mine = self.tables[which], self.devices[which], self.cost[which], self.spare[which]
         return Covers(*mine, self.low_s[:, which], self.spent[which])
 
     def keys(self, goal: ObjectiveArrays) -> tuple[Numbers, Numbers]:
-        """Return lower bounds of both keys for each cover, [cover]."""
+        """Return lower bounds of the two keys of each cover, [cover]."""
         first, second = goal.keys(goal.step_s(self.low_s), self.devices.sum(1), self.cost.sum(1))
         return np.maximum(first, self.spent.sum(1)), second
 
@@ -96,7 +98,11 @@ class Covers:
 
 
 def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...]], capacity: Sequence[int]) -> Covers:
-    """Return the covers with bounds: each block is as fast as possible while the others take their fewest devices."""
+    """Return these partitions as arrays, with first lower bounds.
+
+    The bounds assume for each block that it is as fast as possible while all others take their fewest devices. `covers`
+    are indices into `tables`, and `capacity` has the devices of each class.
+    """
     padded = np.full((len(covers), max(map(len, covers), default=1)), len(tables), dtype=np.int64)
     for at, cover in enumerate(covers):
         padded[at, : len(cover)] = cover
@@ -115,9 +121,10 @@ def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...
 def narrowed_covers(
     tables: Sequence[OptionTable], covers: Covers, capacity: Sequence[int], goal: ObjectiveArrays, limit: float
 ) -> Covers:
-    """Return covers with tighter bounds, from only the options that a plan with a first key up to `limit` can have.
+    """Return covers with tighter bounds, best first, computed only from options that a plan within `limit` can have.
 
-    Covers with a block that has no such option are dropped.
+    A plan is within the limit if its first key, the value of the objective, is at most `limit`. Covers are dropped if a
+    block has no such option, or if they need more devices than there are.
     """
     devices, cost, spent = covers.devices.copy(), covers.cost.copy(), covers.spent.copy()
     low_s = covers.low_s.copy()
@@ -174,9 +181,9 @@ def least_value(
 ) -> float:
     """Return a lower bound of the first key of every choice in any partition, given that a choice with `value` exists.
 
-    A number is a bound if no choice can be as good: options that cannot be in such a choice are dropped until the
-    remaining ones need more devices than there are. Bisection finds the largest number that can be refuted in this way.
-    Source: destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
+    `roles` is the number of roles. Options that cannot be in a choice as good as some number are dropped; if the others
+    need more devices than there are, that number is a lower bound. Bisection finds the largest such number. Source:
+    destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
     """
     options = JoinedTables.of(tables, capacity)
     low, high = _relaxed_bound(options, roles, capacity, goal, FAR), value
@@ -214,7 +221,7 @@ def _relaxed_bound(
         if (smallest[:-2, everyone] > room).any():
             return FAR
         rest = smallest[:, everyone ^ blocks]
-        # The slowest block of a stage takes no less than each role does in its best block.
+        # The slowest block of a span takes no less than each role does in its best block.
         best_s = np.minimum.reduceat(np.where(fit, options.times_s, FAR), starts, axis=1)
         low_s = np.maximum(low_s, np.where(holds[:, None, :], best_s, FAR).min(2).max(0))
         first, _ = goal.keys(goal.step_s(low_s), *smallest[-2:, everyone])
@@ -226,9 +233,10 @@ def _relaxed_bound(
 
 
 def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the partition that takes the smallest share of the devices, as bits of its blocks; [] if there is none.
+    """Return the partition that takes the smallest share of the devices, alone in a list; [] if there is none.
 
-    With one class of device, this partition fits if any partition does.
+    The partition has one integer for each block, with a bit for each role. With one class of device, this partition
+    fits if any partition does.
     """
     block = np.full((1, 1 << roles), FAR)
     for table in tables:
@@ -244,7 +252,11 @@ def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence
 
 
 def covering(block: Numbers) -> Numbers:
-    """Return the smallest sum over partitions of each set of roles [resource, set], given the amount per block."""
+    """Return the smallest amount of each resource that any partition of a set of roles takes, [resource, set].
+
+    `block` [resource, set] has the amount that each set takes as one block. A set is an integer with a bit for each
+    role.
+    """
     smallest = np.zeros_like(block)
     for roles in range(1, block.shape[1]):
         parts = _parts(roles)

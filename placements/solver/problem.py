@@ -1,8 +1,9 @@
 """The placement problem in numbers: blocks of roles, the options of each block, and the value of a choice.
 
-The value is the seconds of one step: the sum over stages of the slowest block of that stage, which is the cost of
-HybridFlow's mapping search (Sheng and others, 2024, arXiv 2409.19256, algorithm 1: `d_cost`). If stages are the spans
-between barriers at which all blocks wait for each other (`step.barriers`), this is a lower bound of the simulated step.
+The value is the seconds of one step: the sum over spans of the slowest block of that span, which is the cost of
+HybridFlow's mapping search (Sheng and others, 2024, arXiv 2409.19256, algorithm 1: `d_cost`).
+If spans lie between barriers at which all blocks wait for each other (`step.barriers`), this is a lower bound of the
+simulated step.
 If sampling may lag, `tokens` steps overlap, and the value is the larger of that sum divided by `tokens` and the busy
 seconds of the busiest block: the simplest cycles of a marked graph (Commoner and others, 1971, J. Comput. Syst. Sci.
 5:511-523). Not here: options, searches, and the simulated step of a choice (`search.search`).
@@ -26,14 +27,14 @@ class Option:
 
     devices: tuple[int, ...]
     """The number of devices of each class; exactly one entry is not zero."""
-    stages_s: tuple[float, ...]
-    """Seconds that the pool is busy in each stage of a step."""
+    spans_s: tuple[float, ...]
+    """Seconds that the pool is busy in each span of a step."""
     cost: float = 0.0
     """Money per second of its devices; within a class, more devices never cost less."""
     key: Hashable = None
     """Any object by which the caller recognises the option; the solver does not use it."""
     pool_s: float | None = None
-    """Seconds that its pool is busy in one step; None means the sum of `stages_s`. Used only where steps overlap."""
+    """Seconds that its pool is busy in one step; None means the sum of `spans_s`. Used only where steps overlap."""
 
     @property
     def device_class(self) -> int:
@@ -42,12 +43,16 @@ class Option:
 
     @property
     def busy_s(self) -> float:
-        """Return the seconds that the pool is busy in one step."""
-        return fsum(self.stages_s) if self.pool_s is None else self.pool_s
+        """Return the seconds that the pool is busy in one step: `pool_s`, or the sum of `spans_s` if it is None."""
+        return fsum(self.spans_s) if self.pool_s is None else self.pool_s
+
+
+BlockOption = tuple[Block, Option]
+"""The places of the roles that share a pool, and the option that they run as."""
 
 
 @dataclass(frozen=True)
-class Problem:
+class AssignmentProblem:
     """Roles to divide into blocks, with one option to choose for each block, and the number of devices of each class.
 
     Roles are numbered from 0; a block is a set of these numbers. `options` must be a pure function; it returns no
@@ -80,12 +85,12 @@ class Problem:
         if pinned := {role for pin in (*self.together, *self.apart) for role in pin} - set(range(len(self.roles))):
             raise ValueError(f"pins name roles {sorted(pinned)}, but there are {len(self.roles)}, from 0")
 
-    def remembering(self) -> Problem:
+    def remembering(self) -> AssignmentProblem:
         """Return the same problem with cached options, so that each block is computed once."""
         return self if hasattr(self.options, "cache_info") else replace(self, options=cache(self.options))
 
     def allows(self, block: Block) -> bool:
-        """Return whether the pins allow these roles to form one block."""
+        """Return whether the pins allow these roles to be one block: `together` is respected, and so is `apart`."""
         joined = all(pin <= block or not pin & block for pin in self.together)
         return joined and all(len(pin & block) <= 1 for pin in self.apart)
 
@@ -94,7 +99,7 @@ class Problem:
 class Assignment:
     """A choice: blocks that contain every role once, in order of their first role, with an option for each."""
 
-    blocks: tuple[tuple[Block, Option], ...]
+    blocks: tuple[BlockOption, ...]
     value: float
     """The value of the objective: seconds of a step, number of devices, or money for a step."""
     step_s: float
@@ -105,7 +110,7 @@ class Assignment:
     @property
     def shape(self) -> tuple[tuple[tuple[int, ...], tuple[float, ...], int], ...]:
         """Return a key that stays the same when roles are renamed: devices, seconds and size of each block, sorted."""
-        return tuple(sorted((option.devices, option.stages_s, len(block)) for block, option in self.blocks))
+        return tuple(sorted((option.devices, option.spans_s, len(block)) for block, option in self.blocks))
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ class Solution:
     partitions: int
     """The number of partitions examined, counted with the class of device of each block."""
     examined: int
-    """The number of plans evaluated: one for each box of stage seconds, or for each allocation tried."""
+    """The number of plans evaluated: one for each box of span seconds, or for each allocation tried."""
     runners_up: tuple[Assignment, ...] = ()
     seconds: float = field(default=0.0, compare=False)
 
@@ -131,13 +136,13 @@ class Solution:
         return self.best.value
 
     @property
-    def blocks(self) -> tuple[tuple[Block, Option], ...]:
+    def blocks(self) -> tuple[BlockOption, ...]:
         """Return the blocks of the best choice."""
         return self.best.blocks
 
     @property
     def gap(self) -> float | None:
-        """Return the largest share by which the best choice may be above the optimum; None if no bound is known.
+        """Return how far above the optimum the best choice may be, as a share of its value; None if no bound is known.
 
         It is 0 if the best choice is proven.
         """
@@ -147,18 +152,20 @@ class Solution:
 
 
 def step_seconds(options: Iterable[Option], tokens: int = 1) -> float:
-    """Return the seconds of one step, given the option of each block; each block has a separate pool.
+    """Return the seconds of one step, given the option of each block; each block has a pool of its own.
+
+    If `tokens` steps overlap, these are the seconds from one step to the next.
 
     >>> generation, training = Option((2,), (3.0, 0.0)), Option((2,), (0.0, 5.0))
     >>> step_seconds([generation, training]), step_seconds([generation, training], tokens=2)
     (8.0, 5.0)
     """
     pools = list(options)
-    stages = fsum(max(stage) for stage in zip(*(pool.stages_s for pool in pools), strict=True))
-    return max(stages / tokens, max((pool.busy_s for pool in pools), default=0.0)) if tokens > 1 else stages
+    spans = fsum(max(span) for span in zip(*(pool.spans_s for pool in pools), strict=True))
+    return max(spans / tokens, max((pool.busy_s for pool in pools), default=0.0)) if tokens > 1 else spans
 
 
-def assignment_of(problem: Problem, blocks: Iterable[tuple[Block, Option]]) -> Assignment:
+def assignment_of(problem: AssignmentProblem, blocks: Iterable[BlockOption]) -> Assignment:
     """Return the choice of these blocks and options with its value, seconds, devices and cost.
 
     Sums are exact (`fsum`), so the order of blocks and the names of roles do not change the result.
@@ -171,11 +178,12 @@ def assignment_of(problem: Problem, blocks: Iterable[tuple[Block, Option]]) -> A
     return Assignment(ordered, value, step_s, devices, cost)
 
 
-def rank(problem: Problem, choice: Assignment) -> tuple[object, ...]:
-    """Return the sort key of a choice: value, number of pools, devices, seconds, cost, and properties of its blocks.
+def rank(problem: AssignmentProblem, choice: Assignment) -> tuple[object, ...]:
+    """Return the sort key of a choice; the best choice has the smallest.
 
-    If the objective is devices, seconds come directly after the value. Values count as equal if their first twelve
-    digits agree, since the rest is rounding error. Remaining ties are broken by the numbers of the roles.
+    It has the value, the number of pools, devices, seconds, cost, and properties of the blocks. If the objective is
+    devices, seconds come directly after the value. Values count as equal if their first twelve digits agree, since the
+    rest is rounding error. Remaining ties are broken by the numbers of the roles.
     """
     numbers = tuple(tuple(sorted(block)) for block, _ in choice.blocks)
     seconds_first = choice.step_s if problem.objective == "devices" else 0.0
@@ -184,7 +192,9 @@ def rank(problem: Problem, choice: Assignment) -> tuple[object, ...]:
 
 
 def fused(groups: Iterable[Block], roles: int) -> tuple[Block, ...]:
-    """Return the smallest blocks that the pins allow: sets that share a role are joined, other roles are separate.
+    """Return the smallest blocks in which the roles of each group are together; other roles have blocks of their own.
+
+    Groups that share a role are joined. `roles` is the number of roles.
 
     >>> [sorted(each) for each in fused([frozenset({0, 2}), frozenset({2, 3})], 5)]
     [[0, 2, 3], [1], [4]]

@@ -7,7 +7,7 @@ from typing import Literal
 from placements.solver.exact import solve_exact
 from placements.solver.greedy import solve_greedy
 from placements.solver.partition_bounds import count_covers
-from placements.solver.problem import Problem, Solution
+from placements.solver.problem import AssignmentProblem, Solution
 
 Method = Literal["auto", "exact", "greedy"]
 
@@ -16,19 +16,19 @@ COVERS_AT_MOST = 120_000  # 10 roles have 115,975 partitions; 8 roles on two cla
 WIDTH, SETTLED = 4, 10
 
 
-def is_exact(problem: Problem, method: Method = "auto") -> bool:
-    """Return whether `solve` examines all partitions of a problem with this method."""
+def is_exact(problem: AssignmentProblem, method: Method = "auto") -> bool:
+    """Return whether `solve` with this method examines all partitions of a problem."""
     few = len(problem.roles) <= EXACT_ROLES and count_covers(problem) <= COVERS_AT_MOST
     return method == "exact" or (method == "auto" and few)
 
 
-def solve(problem: Problem, method: Method = "auto") -> Solution | None:
-    """Return the best choice of a problem; None if nothing fits, or if `greedy` finds nothing.
+def solve(problem: AssignmentProblem, method: Method = "auto") -> Solution | None:
+    """Return the best choice of a problem; None if nothing fits, or if a local search finds nothing.
 
-    `auto` is `exact` up to COVERS_AT_MOST partitions (counted with the class of device of each block), which covers 10
-    roles on one class and 8 roles on two. For larger problems it runs a local search from several partitions at once
-    and solves the best of these exactly; the bound of the solution limits the error. `options` is called once for each
-    block.
+    With `auto`, all partitions are examined if there are at most 120,000 of them (counted with the class of device of
+    each block) and at most 10 roles: 10 roles on one class, or 8 on two. For larger problems a local search runs from
+    several partitions at once, and the best of these are solved exactly; the bound of the solution limits the error.
+    The problem's `options` is called once for each block.
     """
     problem = problem.remembering()
     if method == "greedy":

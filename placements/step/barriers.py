@@ -35,10 +35,10 @@ Needs = Mapping[str, AbstractSet[str]]
 class StepBarriers:
     """The spans of a step between its barriers.
 
-    `host_s`: the host's seconds in each span. `of_stage`: the span of each stage. `outside`: by role, the stages whose
-    loads may fall into no span. `syncs`: the targets of syncs that fall into the first span; each step has the
-    share `synced` of them. `tokens`: the steps that share the spans. `share`: seconds of a step for each second of its
-    tasks.
+    `host_s` has the host's seconds in each span, and `of_stage` the span of each stage. `outside` has for each role, by
+    index, the stages whose loads may fall into no span. `syncs` are the roles that get weights in the first span; each
+    step has the share `synced` of these syncs. `tokens` is the number of steps that share the spans. `share` is the
+    seconds of a step for each second of its tasks.
     """
 
     host_s: tuple[float, ...]
@@ -63,7 +63,10 @@ class StepBarriers:
 
 
 def barriers_of(problem: PlanningProblem) -> StepBarriers:
-    """Return the barriers of a problem's step, which are the same for all placements."""
+    """Return the barriers of a problem's step, at which all pools wait for each other in any placement.
+
+    They follow from the flow's graph and the problem's settings; roles need not be placed.
+    """
     nodes = {load.node for load in problem.loads}
     needs = {node.name: _dependencies(node) for node in problem.running.nodes if node.name in nodes}
     if problem.overlapped > 1:

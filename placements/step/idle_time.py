@@ -28,10 +28,10 @@ class IdleSpan:
 
 
 def idle_spans(timeline: Timeline) -> tuple[IdleSpan, ...]:
-    """Return the idle spans of each pool, pool by pool.
+    """Return the spans of time in which each pool is idle, pool by pool, with reasons.
 
-    A pool waits for the run whose end frees it; until that run starts, it waits for the run that this one waits for,
-    and so on.
+    An idle pool waits for the task whose end frees its next run. While this task has not started either, the reason is
+    the task that it waits for, and so on. After its last run, a pool has nothing left to do.
     """
     return tuple(
         IdleSpan(pool, start_s, end_s, f"waits for {task}" if task else OVER, task, (end_s - start_s) / timeline.end_s)
@@ -41,9 +41,9 @@ def idle_spans(timeline: Timeline) -> tuple[IdleSpan, ...]:
 
 
 def causes(spans: Iterable[IdleSpan]) -> Mapping[tuple[str, str], tuple[float, float, int]]:
-    """Return (seconds, share, count) of idle spans by (pool, reason); the longest reason of each pool comes first.
+    """Return (seconds, share, count) of idle spans, summed by (pool, reason); each pool's longest reason comes first.
 
-    Sums that are equal to a microsecond stay in the order of the spans.
+    The share is that of the timeline. Sums that are equal to a microsecond stay in the order of the spans.
     """
     sums = dict[tuple[str, str], tuple[float, float, int]]()
     for span in spans:

@@ -11,20 +11,20 @@ from flowgraph.engines.table import shares_process
 from placements.memory.footprint import SHIPPED, Footprint, room_bytes, total_bytes, with_parts
 from placements.memory.pool_peaks import PhaseTurn, PoolPeak, PoolResident, pool_peaks
 from placements.step.role_costs import footprint, process_of
-from placements.step.role_placements import RolePlacement, homes_by
+from placements.step.role_placements import RolePlacement, homes_of_plan
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
 
 def footprint_of(problem: PlanningProblem, home: RolePlacement) -> Footprint:
-    """Return the bytes of a role on each device of its pool."""
-    return footprint(problem, home.role, home.seat, home.engine, home.layout, home.running)
+    """Return the bytes of a placed role on each device of its pool, and on the host."""
+    return footprint(problem, home.role, home.group, home.engine, home.layout, home.running)
 
 
 def forecasts_of(
     problem: PlanningProblem, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint] | None = None
 ) -> tuple[PoolForecast, ...]:
-    """Return the memory forecast of each pool; `footprints` are those of the roles, computed here if None."""
+    """Return the memory forecast of each pool; `footprints` has the bytes of each role by name, computed if None."""
     footprints = footprints or {home.role.name: footprint_of(problem, home) for home in homes}
     pools = dict.fromkeys(home.pool for home in homes)
     return tuple(forecast_pool(problem, pool, homes, footprints) for pool in pools)
@@ -47,11 +47,11 @@ class PoolMemory:
 
 
 def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
-    """Return the memory of each pool of a plan, computed again; the speed of devices need not be known.
+    """Return the peak memory of each pool of a plan, computed again; the plan's own forecast is ignored.
 
-    Raises ResourceError if a device of the plan is not in the cluster.
+    Raises ResourceError if no class of the cluster has enough devices for a pool.
     """
-    homes = homes_by(problem, plan)
+    homes = homes_of_plan(problem, plan)
     footprints = {home.role.name: footprint_of(problem, home) for home in homes}
     pools = list[PoolMemory]()
     for pool in plan.pools:
@@ -68,7 +68,10 @@ def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
 def forecast_pool(
     problem: PlanningProblem, pool: str, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint]
 ) -> PoolForecast:
-    """Return the memory forecast of a pool: the peak of each phase, and of each transition, named `to PHASE`."""
+    """Return the memory forecast of a pool: the peak of each phase, and of each transition, named `to PHASE`.
+
+    `footprints` has the bytes of each role by name.
+    """
     roles, peaks = peaks_of(problem, pool, homes, footprints)
     contexts = dict[str, int]()
     for role in roles:
@@ -87,7 +90,10 @@ def forecast_pool(
 def peaks_of(
     problem: PlanningProblem, pool: str, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint]
 ) -> tuple[list[PoolResident], tuple[PoolPeak, ...]]:
-    """Return the roles of a pool with their bytes, and the pool's peaks, in the order of a step."""
+    """Return the roles of a pool with their bytes, and the peaks of its devices in the order of a step.
+
+    `homes` are the placements of all roles, and `footprints` has their bytes by name.
+    """
     by_role = {home.role.name: home for home in homes}
     roles = [
         PoolResident(
@@ -118,7 +124,7 @@ def _turn(
     home, source = homes[name], homes.get(problem.synced.get(name, ""))
     if load.phase != "generate" or source is None:
         return PhaseTurn(load.phase, name)
-    is_cpu = home.seat.of.kind == "cpu"
+    is_cpu = home.group.of.kind == "cpu"
     if is_cpu and source.role.param == home.role.param and _location(source) == _location(home):
         return PhaseTurn(load.phase, name)
     if not is_cpu:
@@ -140,7 +146,7 @@ def _with_mapped_weights(
     problem: PlanningProblem, home: RolePlacement, homes: Mapping[str, RolePlacement], bytes_of: Footprint
 ) -> Footprint:
     """Add weights that went from one CPU process to another: pages of the store that they share stay mapped."""
-    if home.seat.of.kind != "cpu" or not shares_process(home.engine):
+    if home.group.of.kind != "cpu" or not shares_process(home.engine):
         return bytes_of
     pairs = [(homes[to], homes[source]) for to, source in problem.synced.items() if {to, source} <= {*homes}]
     mapped = any(home in pair and pair[0].pool != pair[1].pool and shares_process(pair[0].engine) for pair in pairs)
@@ -152,7 +158,7 @@ def _weights_copy(problem: PlanningProblem, home: RolePlacement, homes: Sequence
 
     A role whose weights are the frozen base of adapters that are trained in the same place reads their copy.
     """
-    if home.seat.of.kind != "cpu":
+    if home.group.of.kind != "cpu":
         return ""
     shape, param = problem.shape(home.role), home.role.param
     for trained in homes:

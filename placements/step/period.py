@@ -38,7 +38,8 @@ def makespan(names: Sequence[str], before: Sequence[Collection[int]], seconds: S
     """Return the seconds of a single step, and its critical path: the longest chain of tasks.
 
     `before` has, for each task, the indices of the tasks that must end before it; all are smaller than its index. Of
-    equally long chains, the one through earlier tasks is returned, without tasks of zero seconds.
+    equally long chains, the one through earlier tasks is returned, without tasks of zero seconds. If the seconds of any
+    task are None, the result only names these tasks.
     """
     unknown = tuple(name for name, task_s in zip(names, seconds, strict=True) if task_s is None)
     if unknown:
@@ -56,14 +57,14 @@ def makespan(names: Sequence[str], before: Sequence[Collection[int]], seconds: S
 
 
 def period(schedule: Schedule) -> Period:
-    """Return the period of a schedule: the maximum, over all cycles of tasks, of seconds per token.
+    """Return the seconds from one step of a schedule to the next in steady state, and the critical cycle of tasks.
 
-    The search starts from the pool with the largest load and continues while a longer cycle exists. The result is exact
-    except for rounding; of equally long cycles, that of a single pool is preferred. Raises ValueError for a cycle
-    without tokens, and names it. Source: R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (the rate of a
-    marked graph); E. L. Lawler, Combinatorial Optimization, 1976 (maximum cycle ratio by testing for positive cycles).
+    Tasks that wait for each other form cycles, which may span several steps. A cycle takes the sum of its tasks'
+    seconds divided by the number of steps that it spans; the period is the largest of these. If the seconds of any task
+    are None, the result only names these tasks. Of equally long cycles, one of a single pool is preferred. Raises
+    ValueError, which names the tasks, if tasks of the same step wait for each other in a cycle.
 
-    Source: R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (the rate of a marked graph); E. L. Lawler,
+    Source: R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (period of a marked graph); E. L. Lawler,
     Combinatorial Optimization, 1976 (maximum cycle ratio by testing for positive cycles).
     """
     order = in_order(schedule)

@@ -41,17 +41,17 @@ class DeviceGroup:
 
 
 def passing_seconds(
-    problem: PlanningProblem, seat: DeviceGroup, engine: str, layout: Layout, running: RoleSettings, load: NodeWorkload
+    problem: PlanningProblem, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings, load: NodeWorkload
 ) -> Seconds:
-    """Return the seconds of one load of a role that trains or reads rows, without offloading."""
+    """Return the seconds of one node of a role that trains or reads rows, in one step, without offloading."""
     micro = running.micro_batch_tokens or load.longest_tokens
-    return _passing(problem, seat, engine, layout, micro, running.checkpointing, running.logits, load)
+    return _passing(problem, group, engine, layout, micro, running.checkpointing, running.logits, load)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _passing(
     problem: PlanningProblem,
-    seat: DeviceGroup,
+    group: DeviceGroup,
     engine: str,
     layout: Layout,
     micro: int,
@@ -61,15 +61,15 @@ def _passing(
 ) -> Seconds:
     shape, constants, tokens = problem.shape(load.role), problem.training_of(engine), load.tokens_in(micro)
     if load.phase != "update":
-        passing = forward_seconds(shape, tokens, layout, seat.links, constants, micro_batch_tokens=micro)
+        passing = forward_seconds(shape, tokens, layout, group.links, constants, micro_batch_tokens=micro)
         times, share = 1.0, problem.host.forward_share
-        factor = problem.factor_of("forward", load.role.name, seat.of.model)
+        factor = problem.factor_of("forward", load.role.name, group.of.model)
     else:
         passing = update_seconds(
             shape,
             tokens,
             layout,
-            seat.links,
+            group.links,
             constants,
             micro_batch_tokens=micro,
             checkpointing=checkpointing,
@@ -77,7 +77,7 @@ def _passing(
             steps=max(1, load.steps // load.epochs),
         )
         times, share = load.epochs, problem.host.update_share
-        factor = problem.factor_of("update", load.role.name, seat.of.model)
+        factor = problem.factor_of("update", load.role.name, group.of.model)
     # The device attains a share of its rates; its waits for the host to launch kernels stay the same.
     waited_s = passing.parts.get("launch") or 0.0
     attained = added([passing.times(1 / share), Seconds({"launch": (1 - 1 / share) * waited_s})])
@@ -86,26 +86,26 @@ def _passing(
 
 def sampling_seconds(
     problem: PlanningProblem,
-    seat: DeviceGroup,
+    group: DeviceGroup,
     engine: str,
     layout: Layout,
     running: RoleSettings,
     load: NodeWorkload,
     in_flight: InFlight | None = None,
 ) -> Seconds | None:
-    """Return the seconds to generate a step's responses; None if a replica's cache does not hold one row.
+    """Return the seconds to generate a step's responses; None if a replica's cache cannot hold one row.
 
     An engine in the process of its device reserves no memory for a cache: the cache grows with the rows. If rollouts
     continue across steps, `in_flight` defaults to the fastest choice of batches in flight.
     """
-    way = in_flight or best_in_flight(problem, seat, engine, layout, running, load)
+    way = in_flight or best_in_flight(problem, group, engine, layout, running, load)
     share, precision = running.cache_share or 1.0, running.precision
-    return _sampling(problem, seat, engine, layout, share, precision, running.sleeps, load, way)
+    return _sampling(problem, group, engine, layout, share, precision, running.sleeps, load, way)
 
 
 def best_in_flight(
     problem: PlanningProblem,
-    seat: DeviceGroup,
+    group: DeviceGroup,
     engine: str,
     layout: Layout,
     running: RoleSettings,
@@ -115,7 +115,7 @@ def best_in_flight(
     sync_s: float = 0.0,
     training_s: float = 0.0,
 ) -> InFlight:
-    """Return the number of batches in flight with the shortest step; of equals, the one with the fewest batches.
+    """Return the way to use staleness that has the shortest step; of equals, the one with the fewest batches in flight.
 
     Generation is `ahead` steps of updates ahead, a weight sync takes `sync_s` seconds, and other pools work for
     `training_s` seconds on the rows of a step before its update ends.
@@ -125,7 +125,7 @@ def best_in_flight(
         return ways[0]
 
     def busy_s(way: InFlight) -> float:
-        sampling = sampling_seconds(problem, seat, engine, layout, running, load, way)
+        sampling = sampling_seconds(problem, group, engine, layout, running, load, way)
         total_s = sampling.total_s if sampling is not None else None
         sampling_s = inf if total_s is None else total_s + sync_s / way.sync_every
         return max(sampling_s, way.period_s(training_s))
@@ -134,14 +134,17 @@ def best_in_flight(
 
 
 def streams(problem: PlanningProblem, role: Role) -> bool:
-    """Return whether a role's rollouts continue across steps; only if its model is trained and its weights may lag."""
+    """Return whether a role's rollouts continue across steps.
+
+    The problem must ask for it, and another role must train the weights, which may lag.
+    """
     return problem.streamed and problem.lag > 0 and role.name in problem.synced
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _sampling(
     problem: PlanningProblem,
-    seat: DeviceGroup,
+    group: DeviceGroup,
     engine: str,
     layout: Layout,
     share: float,
@@ -150,9 +153,9 @@ def _sampling(
     load: NodeWorkload,
     way: InFlight,
 ) -> Seconds | None:
-    shape, device, serving = problem.shape(load.role), seat.links.device, problem.serving_of(engine)
+    shape, device, serving = problem.shape(load.role), group.links.device, problem.serving_of(engine)
     room: float = inf
-    if seat.of.kind == "gpu" and not shares_process(engine):
+    if group.of.kind == "gpu" and not shares_process(engine):
         room = cache_tokens(shape, device, layout.tensor, share, serving, precision)
     if room < load.longest_tokens:
         return None
@@ -164,7 +167,7 @@ def _sampling(
         load.prompt,
         load.response,
         layout,
-        seat.links,
+        group.links,
         serving,
         cache_tokens=room,
         precision=precision,
@@ -172,30 +175,33 @@ def _sampling(
         streamed=streamed,
     ).times(load.rounds * load.round_rows / rows)
     if streamed and (sleeps or not problem.keeps_caches) and seconds.total_s is not None:
-        replica = replica_of(shape, layout, seat.links, serving, precision, rollout=True)
+        replica = replica_of(shape, layout, group.links, serving, precision, rollout=True)
         replica_rows, shared = rows / layout.data, load.samples
         resumed_s = resumed_seconds(
             replica, replica_rows, load.prompt, load.response, cache_tokens=room, shared_prompts=shared
         )
         seconds += Seconds({"resume": resumed_s / (1 if sleeps else way.sync_every)})
-    return seconds.times(problem.factor_of("generate", load.role.name, seat.of.model))
+    return seconds.times(problem.factor_of("generate", load.role.name, group.of.model))
 
 
-def woken_seconds(footprint: Footprint, seat: DeviceGroup, running: RoleSettings) -> Seconds:
-    """Return the seconds per step in which a sleeping role is copied to its devices and back; empty without sleep."""
+def woken_seconds(footprint: Footprint, group: DeviceGroup, running: RoleSettings) -> Seconds:
+    """Return the seconds per step in which a sleeping role is copied to its devices and back.
+
+    The result is empty if the role never sleeps.
+    """
     if not running.sleeps:
         return Seconds()
-    return Seconds({"wake": 2 * offload_seconds(total_bytes(footprint.asleep_host), seat.links.device)})
+    return Seconds({"wake": 2 * offload_seconds(total_bytes(footprint.asleep_host), group.links.device)})
 
 
 def offloaded_seconds(
-    footprint: Footprint, seat: DeviceGroup, layout: Layout, running: RoleSettings, loads: Sequence[NodeWorkload]
+    footprint: Footprint, group: DeviceGroup, layout: Layout, running: RoleSettings, loads: Sequence[NodeWorkload]
 ) -> Seconds:
     """Return the seconds per step in which offloaded weights, gradients and optimizer states are copied.
 
-    Weights are copied for each pass of each micro-batch, and gradients after each backward pass; the optimizer steps on
-    the host, as fast as the link delivers its input. This is an upper bound, as if nothing overlapped. Source: Ren et
-    al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
+    Returns no parts if nothing is offloaded. Weights are copied for each pass of each micro-batch, and gradients after
+    each backward pass; the optimizer steps on the host, as fast as the link delivers its input. This is an upper bound,
+    as if nothing overlapped. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
     """
     if not running.offload:
         return Seconds()
@@ -206,18 +212,18 @@ def offloaded_seconds(
         passes += load.epochs * batches * (3 if load.phase == "update" else 1)
         steps += load.steps
     weights, states = footprint.host.get("weights", 0), footprint.host.get("optimizer", 0)
-    return Seconds({"offload": offload_seconds(passes * weights + 2 * steps * states, seat.links.device)})
+    return Seconds({"offload": offload_seconds(passes * weights + 2 * steps * states, group.links.device)})
 
 
 def footprint(
-    problem: PlanningProblem, role: Role, seat: DeviceGroup, engine: str, layout: Layout, running: RoleSettings
+    problem: PlanningProblem, role: Role, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings
 ) -> Footprint:
-    """Return the bytes of a role on each device, for an engine, a layout and settings."""
+    """Return the bytes of a role on each device and on the host, for an engine, a layout and settings."""
     shape, loads = problem.shape(role), problem.loads_of(role)
-    if seat.of.kind == "cpu":
+    if group.of.kind == "cpu":
         process_bytes = SHIPPED.process_bytes  # our process without a model; devices of a machine share Ray, if any
         if sum(devices.count for devices in problem.classes) > 1:
-            process_bytes = process_bytes + SHIPPED.worker_bytes + SHIPPED.ray_bytes / seat.of.node_devices
+            process_bytes = process_bytes + SHIPPED.worker_bytes + SHIPPED.ray_bytes / group.of.node_devices
         if not shares_process(engine):
             return server_bytes(shape, layout, running, process_bytes, SHIPPED)
         return process_footprint(
@@ -241,7 +247,7 @@ def footprint(
             layout,
             precision=running.precision,
             engine=engine,
-            device_bytes=seat.of.memory_bytes,
+            device_bytes=group.of.memory_bytes,
             cache_share=running.cache_share,
             cache_tokens=None if running.cache_share is not None else row_tokens,
         )
@@ -262,7 +268,7 @@ def footprint(
 
 
 def process_of(engine: str) -> str:
-    """Return the name of the process that an engine's models are in: `device`, or a server named by the engine.
+    """Return the name of the process that runs an engine's models: `device`, or the engine's own name for a server.
 
     >>> process_of("local") == process_of("fsdp"), process_of("sglang")
     (True, 'sglang')
@@ -271,6 +277,6 @@ def process_of(engine: str) -> str:
 
 
 def waking_bytes(footprint: Footprint) -> int:
-    """Return the bytes that a waking role copies to a device before it works: all but its cache, which comes last."""
+    """Return the bytes that a waking role copies to a device before it works: all except its cache."""
     cache = footprint.resident.get("kv_cache", 0) - footprint.asleep.get("kv_cache", 0)
     return max(0, awake_bytes(footprint) - cache)

@@ -15,14 +15,14 @@ from placements.workload.planning_problem import PlanningProblem
 
 @dataclass(frozen=True)
 class RolePlacement:
-    """One role on a pool: the pool's devices (`seat`), how the role runs there, and its lag in updates.
+    """One role on a pool: the pool's devices (`group`), how the role runs there, and its lag in updates.
 
     `shared` says whether a role on the pool generates responses.
     """
 
     role: Role
     pool: str
-    seat: DeviceGroup
+    group: DeviceGroup
     engine: str
     layout: Layout
     running: RoleSettings
@@ -30,11 +30,11 @@ class RolePlacement:
     lag: int = 0
 
 
-def homes_by(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
-    """Return the placement of each role of a plan for this graph, on a cluster that may differ from the plan's.
+def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
+    """Return the placement of each role of a plan, on a cluster that may differ from the plan's.
 
-    If the devices of a pool are not in the cluster, the first class with as many devices is used. Raises ResourceError
-    if no class has enough, or if the speed of its devices is not known.
+    If the cluster lacks the devices of a pool, the first class with as many devices is used. Raises ResourceError if no
+    class has enough, or only with a network of unknown speed.
     """
     roles = {role.name: role for role in problem.roles}
     groups = {pool.name: _group_of(problem, pool) for pool in plan.pools}
@@ -60,8 +60,8 @@ def _group_of(problem: PlanningProblem, pool: Pool) -> DeviceGroup:
     for node, index in pool.devices:
         device = problem.cluster.device(node, index)
         kind = None if device is None else (device.kind, device.model, device.memory_bytes)
-        alike = (group for group in problem.classes if (group.kind, group.model, group.memory_bytes) == kind)
-        classes.add(next((group for group in alike if node in group.nodes), None))
+        alike = (of for of in problem.classes if (of.kind, of.model, of.memory_bytes) == kind)
+        classes.add(next((of for of in alike if node in of.nodes), None))
     device_class = classes.pop() if len(classes) == 1 else None
     links = device_class.links(len(pool.devices)) if device_class is not None else None
     if device_class is None or links is None:
@@ -70,15 +70,15 @@ def _group_of(problem: PlanningProblem, pool: Pool) -> DeviceGroup:
 
 
 def device_group_for(problem: PlanningProblem, pool: str, devices: int) -> DeviceGroup:
-    """Return `devices` devices of the first class that has enough and whose links are known.
+    """Return `devices` devices of the first class that has enough and whose links have known speeds.
 
-    Raises ResourceError for an unknown class.
+    `pool` is the pool's name for errors. Raises ResourceError without such a class.
     """
-    for group in problem.classes:
-        links = group.links(devices) if group.count >= devices else None
+    for of in problem.classes:
+        links = of.links(devices) if of.count >= devices else None
         if links is not None:
-            return DeviceGroup(group, devices, links)
-    counts = ", ".join(f"{group.count} {group.model or group.kind}" for group in problem.classes)
+            return DeviceGroup(of, devices, links)
+    counts = ", ".join(f"{of.count} {of.model or of.kind}" for of in problem.classes)
     raise ResourceError.not_here(f"pool `{pool}`", f"{devices} devices of one known kind", f"the cluster has {counts}")
 
 

@@ -80,7 +80,7 @@ class Schedule:
         return tuple(task.name for task in self.tasks if task.seconds is None)
 
     def on(self, pool: str) -> tuple[ScheduledTask, ...]:
-        """Return the tasks of a pool in their order."""
+        """Return the tasks of a pool in the order in which it runs them."""
         return tuple(task for task in self.tasks if pool in task.pools)
 
     def load_s(self, pool: str) -> float | None:
@@ -91,7 +91,10 @@ class Schedule:
 
 
 def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:
-    """Return all waits: those of tasks, then the turns of each pool; of two between the same tasks, the stricter."""
+    """Return all waits: those of the schedule, then those that keep the order of tasks on each pool.
+
+    Of several waits between the same two tasks, only the one with the smallest delay is returned.
+    """
     turns = list[TaskWait]()  # the order on each pool: a circle with one token
     for pool in schedule.pools:
         names = [task.name for task in schedule.on(pool)]
@@ -106,10 +109,9 @@ def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:
 
 
 def in_order(schedule: Schedule) -> tuple[ScheduledTask, ...]:
-    """Return the tasks in an order in which each follows all that it waits for within a step.
+    """Return the tasks, each after all tasks that it waits for in the same step; else in the order of the schedule.
 
-    Otherwise the order of `tasks` is kept. Raises ValueError, which names them, if tasks of one step wait for each
-    other in a circle.
+    Raises ValueError, which names them, if tasks of one step wait for each other in a circle.
     """
     from networkx import DiGraph, NetworkXUnfeasible, find_cycle, lexicographical_topological_sort
 

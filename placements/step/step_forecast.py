@@ -40,7 +40,8 @@ DRIVER = "the driver"
 def step_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepForecast:
     """Return the forecast of a step of placed roles: the tasks of its program, their waits, and its period.
 
-    A step begins when the previous one has ended, unless the problem asks for steps that overlap.
+    A step begins when the previous one has ended, unless the problem asks for steps that overlap. If the seconds of any
+    task are not known, the period is None.
     """
     timed = _TimedStep(problem, homes)
     step = timed.outline
@@ -71,7 +72,7 @@ def step_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepFor
 
 
 def period_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> float | None:
-    """Return the seconds from one step to the next that `step_of` forecasts, but faster; None if not known."""
+    """Return the seconds from one step to the next, as in `step_of` but without its tasks; None if not known."""
     timed = _TimedStep(problem, homes)
     step = timed.outline
     if step.shifts:
@@ -81,7 +82,10 @@ def period_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> float
 
 
 def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepOutline:
-    """Return the tasks of a step of placed roles, and their waits, without seconds."""
+    """Return the tasks of a step of placed roles, and their waits, without seconds.
+
+    If one engine trains a model and another generates with it, tasks that measure their mismatch are included.
+    """
     copies = dict[str, list[tuple[object, ...]]]()
     placements = list[ProgramPlacement]()
     for home in in_order(problem, homes):
@@ -103,13 +107,13 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
 
 
 def synced_every(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> int:
-    """Return the number of updates between weight syncs: as many as staleness allows after rows generated ahead."""
+    """Return the number of updates between two weight syncs, as far as staleness allows; 1 without syncs."""
     timed = _TimedStep(problem, homes)
     return min((timed.synced_every(task) for task in timed.outline.tasks if isinstance(task, Sync)), default=1)
 
 
 def node_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> dict[str, Seconds]:
-    """Return the seconds of each node of a step, as in its task, without the call overhead of host nodes.
+    """Return the seconds of each node of a step, by name, without the call overhead of host nodes.
 
     Nodes of roles without a pool are left out.
     """
@@ -127,7 +131,7 @@ class _TimedStep:
     def __init__(self, problem: PlanningProblem, homes: Sequence[RolePlacement]) -> None:
         self.problem, self.outline = problem, outline_of(problem, homes)
         self.by_role = {home.role.name: home for home in homes}
-        self._groups = {home.pool: home.seat for home in homes}
+        self._groups = {home.pool: home.group for home in homes}
         self._loads = {load.node: load for load in problem.loads}
         self._ahead = max(self.outline.shifts, default=0)
         self._by_copy = dict[ProgramHome, list[RolePlacement]]()
@@ -197,7 +201,7 @@ class _TimedStep:
         placed = ((self.by_role[read.role.name], read) for read in reading)
         elsewhere = ((place, read) for place, read in placed if place.pool != home.pool)
         training_s = fsum(work_of(problem, place, read).total_s or 0.0 for place, read in elsewhere)
-        settings = home.seat, home.engine, home.layout, home.running
+        settings = home.group, home.engine, home.layout, home.running
         return best_in_flight(problem, *settings, load, ahead=self._ahead, sync_s=sync_s, training_s=training_s)
 
     def _bytes_per_s(self, source: str, target: str) -> float:
@@ -212,7 +216,11 @@ class _TimedStep:
 
 
 def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Schedule:
-    """Return a plan's timed tasks as a Schedule to simulate; a pause between steps becomes a task without a pool."""
+    """Return the timed tasks of a plan as a schedule to simulate.
+
+    The pause of the driver between steps becomes a task without a pool. Raises PlanError, UnknownNameError or
+    ValueError for duplicate tasks, for waits of unknown tasks, and for negative or infinite seconds.
+    """
     scheduled = [ScheduledTask(task.name, task.kind, task.pools, task.seconds, shift=task.shift) for task in tasks]
     paused = [wait for wait in waits if wait.pause_s]
     direct = [TaskWait(wait.before, wait.after, wait.delay) for wait in waits if not wait.pause_s]
@@ -227,12 +235,13 @@ def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Sched
 def work_of(
     problem: PlanningProblem, home: RolePlacement, load: NodeWorkload, in_flight: InFlight | None = None
 ) -> Seconds:
-    """Return the seconds of a load on its role's pool, including offloading and the slowdown of sharing the pool.
+    """Return the seconds of a role's node on its pool, including offloading and the slowdown of a shared pool.
 
-    For rollouts that continue across steps, `in_flight` has the batches in flight; None chooses the fastest number.
+    Offloading is counted in the role's last node. For rollouts that continue across steps, `in_flight` has the batches
+    in flight; None chooses the fastest number. If a cache cannot hold one row, the only part, `decode`, is None.
     Sleeping and waking between tasks are not included: see `switching_of`.
     """
-    settings = home.seat, home.engine, home.layout, home.running
+    settings = home.group, home.engine, home.layout, home.running
     if home.role.use == "sample":
         sampling = sampling_seconds(problem, *settings, load, in_flight)
         return sampling if sampling is not None else Seconds({"decode": None})
@@ -242,12 +251,12 @@ def work_of(
         share, total_s = problem.host.slowed_share - 1, passing.total_s
         parts.append(Seconds({"sharing": None if total_s is None else share * total_s}))
     if load == loads[-1] and home.running.offload:
-        parts.append(offloaded_seconds(footprint_of(problem, home), home.seat, home.layout, home.running, loads))
+        parts.append(offloaded_seconds(footprint_of(problem, home), home.group, home.layout, home.running, loads))
     return added(parts)
 
 
 def switching_of(problem: PlanningProblem, home: RolePlacement) -> Seconds:
-    """Return the seconds per step in which a role goes to sleep and wakes, once each; empty if it never sleeps."""
+    """Return the seconds per step in which a role goes to sleep and wakes, once each; no parts if it never sleeps."""
     if not home.running.sleeps:
         return Seconds()
     return added(_switch_seconds(problem, [home], awake=awake) for awake in (False, True))
@@ -259,7 +268,7 @@ def _switch_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement], *,
     A sampling engine discards its weights when it sleeps: they come from the host, and the engine takes a while to
     answer.
     """
-    device = homes[0].seat.links.device
+    device = homes[0].group.links.device
     if any(home.role.use == "sample" for home in homes):
         weights = max(footprint_of(problem, home).resident.get("weights", 0) for home in homes)
         return wake_seconds(weights, device) if awake else Seconds({"sleep": 0.0})
@@ -271,8 +280,8 @@ def _sync_seconds(problem: PlanningProblem, source: RolePlacement, target: RoleP
     shape = problem.shape(target.role)
     size_bytes, count = WEIGHT_BYTES * shape.trained, tensors(shape)
     if source.pool == target.pool:
-        sync = reshard_seconds(size_bytes, count, source.layout, target.layout, source.seat.links)
+        sync = reshard_seconds(size_bytes, count, source.layout, target.layout, source.group.links)
     else:
-        ends = source.seat.links, source.seat.devices, target.seat.links, target.seat.devices
+        ends = source.group.links, source.group.devices, target.group.links, target.group.devices
         sync = sync_seconds(size_bytes, count, *ends, target.layout.data)
     return sync.times(problem.sync_factor)

@@ -31,9 +31,9 @@ class TaskRow:
 
 
 def task_rows(step: StepForecast) -> tuple[TaskRow, ...]:
-    """Return a row for each task in order, then one row for the short tasks of each kind in FOLDED.
+    """Return a row for each task in order, then one row for all short transfers, and one for all short switches.
 
-    Short tasks whose seconds sum to zero have no row.
+    A task is short if it takes less than a thousandth of a step. Short tasks whose seconds sum to zero have no row.
     """
     rows = list[TaskRow]()
     short: dict[TaskKind, list[TimedTask]] = {kind: [] for kind in FOLDED}

@@ -17,8 +17,8 @@ from flowgraph.lowering import LOWERING, Pass
 from flowgraph.lowering.insert_switches import insert_switches
 from flowgraph.lowering.lower import lower_unchecked
 from flowgraph.lowering.program import Home, Program, Run, Switch, Sync, Task, Transfer
-from flowgraph.lowering.task_names import kind_of, pool_of, task_names
-from flowgraph.lowering.waits import homes_of, moved_on, waits_for
+from flowgraph.lowering.task_names import task_kind, task_names, task_pool
+from flowgraph.lowering.waits import homes_of, homes_replaced, waits_for
 
 NOWHERE = ""
 """The pool of roles that a run does without: its step has no tasks there."""
@@ -66,22 +66,25 @@ class StepOutline:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the unique names of the tasks."""
+        """Return the name of each task; names are unique."""
         return task_names(self.tasks)
 
     @cached_property
     def kinds(self) -> tuple[TaskKind, ...]:
         """Return the kind of each task."""
-        return tuple(kind_of(task, self.program.graph) for task in self.tasks)
+        return tuple(task_kind(task, self.program.graph) for task in self.tasks)
 
     @cached_property
     def pools(self) -> tuple[tuple[str, ...], ...]:
-        """Return the pools that each task occupies: both pools for a sync, none for a transfer."""
+        """Return the pools that each task occupies: both pools for a sync, none for a transfer, one for others."""
         return tuple(() if isinstance(task, Transfer) else _pools_of(task) for task in self.tasks)
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
-        """Return the role of each task; for a sync the role that samples with its weights, else the first there."""
+        """Return the name of the role of each task; "" if it has none.
+
+        For a sync, it is a sampling role that gets the weights, else the first role that does.
+        """
         names = list[str]()
         for task in self.tasks:
             name = task.role if isinstance(task, Run) else ""
@@ -94,7 +97,10 @@ class StepOutline:
 
     @cached_property
     def moving(self) -> tuple[bool, ...]:
-        """Return for each task whether it is a switch that moves data; a switch to the current state moves none."""
+        """Return for each task whether it is a switch that puts a model to sleep or wakes it; others move no data.
+
+        A switch to the state that the model is already in moves none either.
+        """
         awake = {task.home: task.awake for task in self.tasks if isinstance(task, Switch)}
         moving = list[bool]()
         for task in self.tasks:
@@ -105,9 +111,10 @@ class StepOutline:
 
     @cached_property
     def before(self) -> tuple[frozenset[int], ...]:
-        """Return for each task the indices of tasks that must end before it in the same step, turns on pools included.
+        """Return for each task the indices of tasks that must end before it in the same step.
 
-        If steps do not overlap, all of them are earlier in `tasks`.
+        They include the task before it on each of its pools. If steps do not overlap, all of them are earlier in
+        `tasks`.
         """
         before, last = list[frozenset[int]](), dict[str, int]()
         for place, needs in enumerate(self.needs):
@@ -163,12 +170,12 @@ def _pools_of(task: Task) -> tuple[str, ...]:
         case Sync(_, source, target):
             return tuple(dict.fromkeys((source.pool, target.pool)))
         case _:
-            return (pool_of(task),)
+            return (task_pool(task),)
 
 
 @lru_cache(maxsize=256)
 def outline(graph: Graph, placements: tuple[ProgramPlacement, ...]) -> StepOutline:
-    """Return the step of a graph with these placements: the tasks of its program, in order.
+    """Return the tasks of one step of a graph with these placements, in order, without seconds.
 
     Tasks of roles without a placement are left out.
     """
@@ -214,10 +221,11 @@ class StagedNode:
 def overlapped(
     graph: Graph, placements: tuple[ProgramPlacement, ...], staged: tuple[StagedNode, ...], lag: int
 ) -> StepOutline:
-    """Return the step of a graph whose steps overlap; sampling may use weights that are `lag` updates old.
+    """Return the tasks of one step of a graph whose steps overlap; sampling may use weights that are `lag` updates old.
 
-    On each pool, tasks on the oldest rows come first, since updates wait for them; syncs of weights from the previous
-    step come before all others. Such steps are only forecast: a run begins a step when the previous one has ended.
+    `staged` are the nodes that run models. On each pool, tasks on the oldest rows come first, since updates wait for
+    them; syncs of weights from the previous step come before all others. Such steps are only forecast: a run begins a
+    step when the previous one has ended.
     """
     base, needs = _lowered(graph, placements, [rule for rule in LOWERING if rule is not insert_switches])
     task_shifts = _task_shifts(base, needs, shifts(placements, staged, lag))
@@ -235,14 +243,14 @@ def overlapped(
         new_needs.append(frozenset(places[need] for need in before))
     carried = list[tuple[int, int]]()  # tasks that change weights, and earlier ones, which read them a step later
     for number, task in enumerate(base.tasks):
-        moved = set(moved_on(task, base))
+        moved = set(homes_replaced(task, base))
         users = (user for user in range(number) if moved & set(homes_of(base.tasks[user])))
         carried += [(places[number], places[user]) for user in users]
     return StepOutline(program, tuple(new_needs[::-1]), tuple(new_shifts[::-1]), tuple(carried))
 
 
 def shifts(placements: Sequence[ProgramPlacement], staged: Sequence[StagedNode], lag: int) -> dict[str, int]:
-    """Return for each node how many steps ago its rows were sampled, within the lag of weights.
+    """Return for each node how many steps ago its rows were sampled, at most 2, within the lag of weights.
 
     Without a lag, all nodes work on rows of the current step. With a lag of 1, sampling and the nodes before it are one
     step ahead of the rest. With more, pools that only read rows work in a separate step between sampling and updates.

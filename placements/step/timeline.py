@@ -57,7 +57,7 @@ class Timeline:
 
     @cached_property
     def by_job(self) -> Mapping[tuple[str, int], TaskRun]:
-        """Return the runs by (task, step)."""
+        """Return the runs, keyed by (task, step)."""
         return {(run.task, run.step): run for run in self.runs}
 
     @cached_property
@@ -67,7 +67,7 @@ class Timeline:
 
     @cached_property
     def finish_s(self) -> tuple[float, ...]:
-        """Return for each step the time at which its last task ends, in seconds."""
+        """Return for each step the time at which its last task ends, in seconds from the start."""
         finish_s = [0.0] * self.steps
         for run in self.runs:
             finish_s[run.step] = max(finish_s[run.step], run.end_s)
@@ -87,24 +87,20 @@ class Timeline:
         return (self.finish_s[-1] - self.finish_s[-1 - steps]) / steps if steps else None
 
     def busy(self) -> Mapping[str, float]:
-        """Return the share of the time in which each pool is busy."""
+        """Return the share of the time in which each pool is busy, from 0 to 1, by name."""
         seconds = dict.fromkeys(self.schedule.pools, 0.0)
         for event in self.events:
             seconds[event.pool] += event.end_s - event.start_s
         return {pool: busy_s / self.end_s if self.end_s else 0.0 for pool, busy_s in seconds.items()}
 
 
-def play(schedule: Schedule, *, steps: int = 1) -> Timeline:
-    """Simulate the first `steps` steps of a schedule; each task starts as early as its waits and its pools allow.
+def timeline_of(schedule: Schedule, *, steps: int = 1) -> Timeline:
+    """Simulate the first `steps` steps of a schedule, and return when each task runs.
 
-    A task with a `shift` skips that many steps, since its input does not exist yet. A pool runs its tasks in order, so
-    a faster task never delays another.
-
-    Raises ValueError if the seconds of a task are not known, if `steps` is below 1, or if tasks of one step wait for
-    each other in a circle. Source: (max,+) recursion of a marked graph, F. Baccelli et al., Synchronization and
-    Linearity, 1992, 2.5.
-
-    Source: (max,+) recursion of a marked graph, F. Baccelli et al., Synchronization and Linearity, 1992, 2.5.
+    Each task starts as early as its waits and its pools allow; a pool runs its tasks in their order. A task with a
+    `shift` skips that many steps, since its input does not exist yet. Raises ValueError if the seconds of a task are
+    not known, if `steps` is below 1, or if tasks of one step wait for each other in a circle. Source: (max,+) recursion
+    of a marked graph, F. Baccelli et al., Synchronization and Linearity, 1992, 2.5.
     """
     order = in_order(schedule)
     if schedule.unknown:

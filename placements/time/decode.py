@@ -80,23 +80,27 @@ class ServingReplica:
 
     @cached_property
     def attains(self) -> AttainedShares:
-        """Return the fractions of peak performance that kernels reach on its devices."""
+        """Return the fractions of peak performance that kernels reach on the replica's devices."""
         return attained(self.links.device)
 
     @cached_property
     def memory_bytes_per_s(self) -> float:
-        """Return the bytes per second at which all its devices together read weights."""
+        """Return the bytes per second at which all devices of the replica together read weights."""
         return self.tensor * self.links.device.memory_bytes_per_s * self.attains.memory
 
     @cached_property
     def flops_per_s(self) -> float:
-        """Return the FLOPs per second of dense products on all its devices together."""
+        """Return the FLOPs per second that dense products reach on all devices of the replica together."""
         peak = peak_flops(self.links.device, self.precision)
         return self.tensor * peak * self.attains.matmul * QUANTISED_SHARE[self.precision]
 
     @cached_property
     def products(self) -> float:
-        """Return the FLOPs of one token in the layers, with those of experts scaled to the rate of dense products."""
+        """Return the FLOPs of one token in the layers.
+
+        Those of experts are counted more if their products are slower than dense ones, so that `flops_per_s` applies to
+        all.
+        """
         return 2 * (self.dense + self.expert_active / self.constants.expert_share)
 
     @cached_property
@@ -129,9 +133,11 @@ def replica_of(
     *,
     rollout: bool = False,
 ) -> ServingReplica:
-    """Return the replica of a layout; experts are spread over data ranks first, then over tensor ranks.
+    """Return the replica that a layout makes of a model, on devices with these links.
 
-    With experts over data ranks, each rank computes attention for its rows only: attention data parallelism.
+    Experts are spread over data ranks first, then over tensor ranks. With experts over data ranks, each rank computes
+    attention for its rows only: attention data parallelism. `rollout` tells that a training framework drives the
+    engine.
     """
     joined = min(layout.expert, layout.data) if shape.experts else 1
     whole_experts = bool(shape.experts) and layout.expert > 1
@@ -147,7 +153,7 @@ def _table_width_bytes(replica: ServingReplica) -> float:
 
 
 def weight_bytes(replica: ServingReplica) -> float:
-    """Return the bytes of the weights on each device of a replica."""
+    """Return the bytes of weights on each device of a replica; embedding and head take at least 2 bytes per number."""
     shape, experts = replica.shape, replica.shape.expert_parameters
     tables = shape.tables * shape.vocabulary * shape.hidden
     layers = shape.parameters - tables - experts + experts / replica.joined
@@ -155,21 +161,22 @@ def weight_bytes(replica: ServingReplica) -> float:
 
 
 def cache_bytes(replica: ServingReplica, context_tokens: float) -> float:
-    """Return the bytes of cache on each device for a sequence of `context_tokens` tokens."""
+    """Return the bytes of cache on each device of a replica for a sequence of `context_tokens` tokens."""
     return sequence_bytes(replica.shape, replica.tensor, context_tokens, WIDTH_BYTES[replica.cache_precision])
 
 
 def step_seconds(replica: ServingReplica, rows: float, context_tokens: float) -> Seconds:
-    """Return the seconds of one step, by part; `rows` sequences of mean length `context_tokens` get one token each.
+    """Return the seconds of one decoding step, by part: `matmul`, `cache`, `collectives` and `overhead`.
 
-    Weights are read once and multiplied by a vector for each row; the slower of the two counts. Only experts to which a
-    token is sent are read. Source: Pope et al. 2022, arXiv 2211.05102, section 3; Williams et al. 2009.
+    In a step, `rows` sequences of mean length `context_tokens` get one token each. Weights are read once and multiplied
+    by a vector for each row; the slower of the two counts. Only experts to which a token is sent are read. Source: Pope
+    et al. 2022, arXiv 2211.05102, section 3; Williams et al. 2009.
     """
     return Seconds(dict(zip(STEP_PARTS, _step_parts(replica, rows, context_tokens), strict=True)))
 
 
 def step_s(replica: ServingReplica, rows: float, context_tokens: float) -> float:
-    """Return the total seconds of one step; arguments are those of `step_seconds`."""
+    """Return the total seconds of one decoding step; the arguments are those of `step_seconds`."""
     return sum(_step_parts(replica, rows, context_tokens))
 
 
@@ -194,9 +201,10 @@ def _step_parts(replica: ServingReplica, rows: float, context_tokens: float) -> 
 
 
 def prefill_seconds(replica: ServingReplica, tokens: float, square_tokens: float) -> float:
-    """Return the seconds to prefill one prompt of `tokens` tokens; `square_tokens` is the (mean) square of its length.
+    """Return the seconds to prefill one prompt of `tokens` tokens.
 
-    Each weight and token takes 2 FLOPs; the number of attention pairs is half the square. Source: as `step_seconds`.
+    `square_tokens` is the square of its length, or the mean square if `tokens` is a mean. Each weight and token takes 2
+    FLOPs; the number of attention pairs is half the square. Source: as `step_seconds`.
     """
     device, shape = replica.links.device, replica.shape
     products_s = tokens * replica.products / replica.flops_per_s
@@ -233,7 +241,10 @@ def _link_rate(replica: ServingReplica, devices: int) -> float:
 
 
 def reserved_bytes(tensor: int, constants: ServingConstants) -> int:
-    """Return the bytes of each device for neither weights nor cache: context, graphs, activations, buffers."""
+    """Return the bytes that an engine takes on each device in addition to weights and cache.
+
+    They are for its context, graphs, activations and buffers.
+    """
     return int(constants.fixed_bytes + (constants.joint_bytes if tensor > 1 else 0.0))
 
 
@@ -251,10 +262,10 @@ def cache_tokens(
 ) -> int:
     """Return the number of tokens that the cache of one replica holds; 0 if its weights alone do not fit.
 
-    `cache_share` is the engine's part of a device's memory. In SGLang it is for weights and cache
-    (`mem_fraction_static`), and the engine's own bytes have to fit next to it; in vLLM (`gpu_memory_utilization`) it
-    includes these, and in TensorRT-LLM nearly so. Experts are spread over `expert` replicas.
-    Source: SGLang 0.5 and vLLM 0.12, their server arguments.
+    A replica has `tensor` devices, and experts are spread over `expert` replicas. `cache_share` is the engine's part of
+    a device's memory. In SGLang it is for weights and cache (`mem_fraction_static`), and the engine's own bytes must
+    fit in the rest; in vLLM (`gpu_memory_utilization`) it includes these, and in TensorRT-LLM nearly so. Source: SGLang
+    0.5 and vLLM 0.12, their server arguments.
     """
     links = PoolLinks(device, domain=tensor, node_devices=tensor, network_bytes_per_s=device.link_bytes_per_s)
     layout = Layout(data=expert, tensor=tensor, expert=expert)

@@ -39,7 +39,7 @@ class HostWork:
     rows: int
 
     def node_seconds(self, name: str, constants: HostConstants) -> Seconds:
-        """Return the seconds of one node that passes no rows through a model, without the overhead of the call.
+        """Return the seconds of one node that runs no model on rows, by part, without the overhead of the call.
 
         A scoring node takes a constant time for each row; other nodes take time for each row, and for each token if
         they read or return a number per token.
@@ -54,7 +54,7 @@ class HostWork:
         return Seconds({"rows": constants.row_s * rows, "tokens": constants.token_s * tokens})
 
     def value_bytes(self, value: str, parts: Parts) -> float:
-        """Return the bytes of a value in a transfer; of a record only the fields in `parts`, if any are given."""
+        """Return the bytes of a value in a transfer; of a record, only those of the fields in `parts`, if any."""
         key = value, parts
         if key not in self._bytes:
             extent = self._extents[self._sources[value]]
@@ -64,7 +64,10 @@ class HostWork:
         return self._bytes[key]
 
     def travel_seconds(self, value: str, parts: Parts, bytes_per_s: float, constants: HostConstants) -> Seconds:
-        """Return the seconds in which a value is written as a table, sent over a link of `bytes_per_s`, and read."""
+        """Return the seconds in which a value is written as a table, sent over a link, and read, by part.
+
+        Of a record, only the fields in `parts` are sent, if any. `bytes_per_s` is the rate of the link.
+        """
         size_bytes = self.value_bytes(value, parts)
         tables_s = 2 * size_bytes / constants.arrow_bytes_per_s
         return Seconds({"call": constants.call_s, "tables": tables_s, "link": size_bytes / bytes_per_s})
@@ -101,7 +104,7 @@ class HostWork:
 
 @lru_cache(maxsize=16)
 def host_work_of(problem: PlanningProblem) -> HostWork:
-    """Return the host's work in a step of a planning problem."""
+    """Return the host's work in a step of a planning problem, with prompts and responses of their mean lengths."""
     rows = max((load.rows for load in problem.loads), default=problem.prompts)
     response = problem.response or max((load.response for load in problem.loads), key=lambda length: length.mean)
     return _host_work(problem.running, problem.prompts, problem.prompt, response, rows)

@@ -28,7 +28,10 @@ GRAINS = 8  # parts of a batch in which the batches in flight are counted
 
 @dataclass(frozen=True)
 class InFlight:
-    """A number of batches generated at a time, out of `admitted` ones, and of updates between two weight syncs."""
+    """How rollouts use staleness: `batches` are generated at a time, and weights are synced every `sync_every` updates.
+
+    Up to `admitted` batches run or wait in addition to the one that is trained on.
+    """
 
     batches: float = 1.0
     admitted: int = 1
@@ -47,7 +50,8 @@ class InFlight:
 def ways_in_flight(lag: int, *, streamed: bool, ahead: int = 1) -> tuple[InFlight, ...]:
     """Return the ways to use a staleness of `lag` updates, fewest batches in flight first.
 
-    Generation is already `ahead` steps of updates ahead. Only `streamed` rollouts have several batches in flight.
+    Generation is already `ahead` steps of updates ahead, which leaves `lag - ahead + 1` updates to use. Only `streamed`
+    rollouts have several batches in flight; others use the staleness for rarer syncs.
 
     >>> ways = ways_in_flight(2, streamed=True)
     >>> [(way.batches, way.sync_every) for way in ways if way.batches in (0.5, 1.0, 1.5, 2.5)]
@@ -74,10 +78,10 @@ def resumed_seconds(
     cache_tokens: float,
     shared_prompts: int = 1,
 ) -> float:
-    """Return the seconds in which a replica recomputes the caches of its sequences in flight after a weight sync.
+    """Return the seconds in which a replica recomputes the caches of its responses in flight after a weight sync.
 
-    Of `rows` sequences, as many are in flight as fit into `cache_tokens`. Each has its prompt, which `shared_prompts`
-    responses share, and the mean tokens of a response in progress.
+    Of `rows` responses, as many are in flight as fit in a cache of `cache_tokens` tokens. Each has its prompt, which
+    `shared_prompts` responses share, and the mean tokens of a response in progress.
     """
     read, distribution = prompt.mean / shared_prompts, response.remaining  # on average, as much is generated as remains
     constants = replica.constants

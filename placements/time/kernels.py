@@ -35,8 +35,8 @@ SUM_BYTES = 4.0  # of a number of a split sum, which is written and read once mo
 def peak_flops(device: DeviceProfile, precision: Precision) -> float:
     """Return the dense FLOPs per second of a device in a precision, or in the next wider precision that it supports.
 
-    Weights narrower than a device's arithmetic (fp8 on an A100) are widened on the way. Raises ValueError if no peak is
-    known.
+    Weights narrower than a device's arithmetic (fp8 on an A100) are converted for each product. Raises ValueError if no
+    peak is known.
     """
     for wider in WIDER[precision]:
         if wider in device.peak_flops:
@@ -45,11 +45,13 @@ def peak_flops(device: DeviceProfile, precision: Precision) -> float:
 
 
 def matmul_seconds(m: float, n: float, k: float, device: DeviceProfile, precision: Precision = "bfloat16") -> float:
-    """Return the seconds of an [m, k] × [k, n] product (m is tokens); the result has at least 2 bytes per number.
+    """Return the seconds of multiplying an [m, k] by a [k, n] matrix on one device; 0 if a dimension is not positive.
 
-    The best of a few tiles: whole waves of tiles over the processors, or both factors and the result through memory.
-    Source: Williams et al. 2009, Roofline; tiles and waves as at `TILES`. Deviation: cold caches, and factors of fp8
-    attain the share that was measured with bfloat16.
+    The result is a kernel launch plus the best time over a few tile sizes. For each tile size, arithmetic (whole waves
+    of tiles over the processors) and memory traffic (both factors and the result) overlap almost completely.
+    `precision` is that of the factors; the result has at least 2 bytes per number. Source: Williams et al. 2009,
+    Roofline; tiles and waves as at `TILES`. Caches are assumed cold, and fp8 is assumed to reach the same share of its
+    peak as bfloat16 did.
     """
     if min(m, n, k) <= 0:
         return 0.0
@@ -79,6 +81,8 @@ def _tiled(
 
 def overlapped(first_s: float, second_s: float, sharpness: float) -> float:
     """Return the seconds of two overlapping activities: at least those of the longer one, at most the sum.
+
+    `sharpness` is 1 for the sum, and the larger it is, the nearer the result is to the longer one.
 
     >>> overlapped(3.0, 4.0, 2.0), overlapped(3.0, 0.0, 4.0)
     (5.0, 3.0)

@@ -70,10 +70,10 @@ def forward_seconds(
     micro_batch_tokens: float | None = None,
     precision: Precision = "bfloat16",
 ) -> Seconds:
-    """Return the seconds of a forward pass over all tokens, by part.
+    """Return the seconds of a forward pass over all tokens of a step, by part.
 
-    Without `micro_batch_tokens`, each data rank passes its tokens at once. Raises ValueError for a device without a
-    peak in this precision or a wider one.
+    A micro-batch has `micro_batch_tokens` tokens on each data rank; None passes all of a rank's tokens at once. Parts
+    of zero seconds are left out. Raises ValueError for a device without a peak in this precision or a wider one.
     """
     passes = layer_passes(shape, layout, links, constants, precision)
     count, micro = _micro_batches_of_step(tokens, layout, 1, micro_batch_tokens)
@@ -101,13 +101,13 @@ def update_seconds(
     offload: Sequence[Offloaded] = (),
     precision: Precision = "bfloat16",
 ) -> Seconds:
-    """Return the seconds of an update, by part: forward and backward passes over all tokens, in `steps` steps.
+    """Return the seconds of an update over all tokens in `steps` optimizer steps, forward and backward, by part.
 
-    State in `offload` comes from host memory before the update and goes back after it. Activations that
+    A micro-batch has `micro_batch_tokens` tokens on each data rank; None passes a rank's tokens of an optimizer step at
+    once. State in `offload` is copied from host memory before the update and back after it. Activations that
     `checkpointing` discards are recomputed: "full" recomputes whole layers, "selective" attention only. Logits in
-    chunks are recomputed too.
-
-    Raises ValueError for a device without a peak in this precision or a wider one.
+    chunks are recomputed too, if there are several chunks. Parts of zero seconds are left out. Raises ValueError for a
+    device without a peak in this precision or a wider one.
     """
     passes = layer_passes(shape, layout, links, constants, precision)
     count, micro = _micro_batches_of_step(tokens, layout, steps, micro_batch_tokens)
@@ -135,7 +135,12 @@ def _nonzero(parts: Parts) -> Seconds:
 
 
 def micro_batches(tokens: PassTokens, parts: int, budget_tokens: float | None) -> int:
-    """Return the number of micro-batches in each of `parts` equal parts of the tokens; 1 without a token budget."""
+    """Return how many micro-batches one of `parts` equal parts of a pass needs; 1 without a token budget.
+
+    `parts` is the number of ways in which the tokens are divided first: data-parallel ranks, times optimizer steps in
+    an update. A micro-batch holds at most `budget_tokens` tokens. Because rows are never split, it is filled to the
+    share `tokens.filled` of that budget on average.
+    """
     return max(1, ceil(tokens.tokens / parts / (budget_tokens * tokens.filled) - 1e-9)) if budget_tokens else 1
 
 
@@ -249,7 +254,7 @@ class LayerPasses:
     precision: Precision
 
     def products_s(self, micro: MicroBatch, part: Part) -> float:
-        """Return the seconds of one product with each weight of the layer."""
+        """Return the seconds of one product with each weight of the layer, forward or backward (`part`)."""
         return layer_seconds(self.shape, self.layout, micro.tokens, part, self.links.device, self.precision)
 
     def moved_s(self, size_bytes: float) -> float:
@@ -257,7 +262,7 @@ class LayerPasses:
         return size_bytes / memory_bytes_per_s(self.links.device)
 
     def layer(self, micro: MicroBatch, products_s: float, *, attended: float, moved: float) -> Parts:
-        """Return the seconds of one pass, by part: the device's work, and its wait for the host to launch kernels.
+        """Return the seconds of one pass of the layer, by part: the device's work, and its wait for kernel launches.
 
         `products_s` are the seconds of matrix products; `attended` and `moved` are multiples of a forward pass's
         attention and memory traffic.
@@ -303,7 +308,7 @@ class LayerPasses:
 def layer_passes(
     shape: ModelShape, layout: Layout, links: PoolLinks, constants: TrainingConstants, precision: Precision
 ) -> LayerPasses:
-    """Return the passes of one layer of a model in a layout, on devices of one kind."""
+    """Return an object that computes the seconds of one layer's passes in a layout, on devices of one kind."""
     return _layer_passes(shape, layout.tensor, layout.sequence, layout.expert, links, constants, precision)
 
 
@@ -322,13 +327,16 @@ def _layer_passes(
 
 @lru_cache(maxsize=16_384)
 def forward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
-    """Return the seconds of one layer's forward pass, by part."""
+    """Return the seconds of one layer's forward pass over a device's part of a micro-batch, by part."""
     return passes.layer(micro, passes.products_s(micro, "forward"), attended=1.0, moved=1.0)
 
 
 @lru_cache(maxsize=16_384)
 def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
-    """Return the seconds of one layer's backward pass, by part; with adapters, frozen weights have no gradient."""
+    """Return the seconds of one layer's backward pass over a device's part of a micro-batch, by part.
+
+    With adapters, frozen weights have no gradient.
+    """
     weights_s = 0.0 if passes.shape.adapters else passes.products_s(micro, "weights")
     products_s = passes.products_s(micro, "inputs") + weights_s
     return passes.layer(micro, products_s, attended=ATTENTION_BACKWARD, moved=2.0)
@@ -336,7 +344,10 @@ def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
 
 @lru_cache(maxsize=16_384)
 def head_pass(passes: LayerPasses, read_out: float, backward: bool) -> Parts:
-    """Return the seconds of the head for `read_out` tokens, by part; with `backward`, including its backward pass."""
+    """Return the seconds of the head for `read_out` tokens on one device, by part.
+
+    If `backward` is True, they include its backward pass.
+    """
     shape, precision = passes.shape, wide(passes.precision)
     gradients: tuple[Part, ...] = () if not backward else ("inputs",) if shape.adapters else ("inputs", "weights")
     kinds: tuple[Part, ...] = ("forward", *gradients)
@@ -352,7 +363,7 @@ def head_pass(passes: LayerPasses, read_out: float, backward: bool) -> Parts:
 
 
 def summed(*counted: tuple[float, Parts]) -> dict[str, float]:
-    """Return the sum of seconds by part, each mapping multiplied by its count.
+    """Return the weighted sum of several mappings of seconds by part; each argument is a weight and a mapping.
 
     >>> summed((2, {"matmul": 1.0}), (1, {"matmul": 0.5, "launch": 1.0}))
     {'matmul': 2.5, 'launch': 1.0}

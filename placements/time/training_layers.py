@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from placements.hardware.device_profiles import DeviceProfile
 
 Part = Literal["forward", "inputs", "weights"]
-"""A product of a pass: y = x·w; or of its backward pass, the gradient of its inputs or of its weights."""
+"""A product of a pass: `forward` is y = x·w; in backward passes, `inputs` is the gradient of x, `weights` of w."""
 
 ATTENTION_BACKWARD = 2.5
 """FLOPs of attention's backward pass over those of its forward pass: five products to two, as scores are recomputed.
@@ -56,7 +56,7 @@ class MicroBatch:
 class ProductPair:
     """Two products of an average layer: from `width` numbers per token to `into`, and from `out` back to `width`.
 
-    `copies` of each token pass it, in a `share` of the layers; `routed` if each copy goes to a different expert.
+    `copies` of each token are multiplied, in a `share` of all layers. If `routed`, each copy goes to another expert.
     """
 
     width: float
@@ -68,7 +68,7 @@ class ProductPair:
 
 
 def memory_bytes_per_s(device: DeviceProfile) -> float:
-    """Return the bytes per second of kernels that only move data in a device's memory."""
+    """Return the bytes per second that kernels reach if they only move data in a device's memory."""
     return device.memory_bytes_per_s * attained(device).memory
 
 
@@ -82,7 +82,7 @@ def wide(precision: Precision) -> Precision:
 
 
 def merges(shape: ModelShape) -> int:
-    """Return the number of residuals of a layer: two (token mixer and MLP), or one if each layer is one of them.
+    """Return the number of residual additions in a layer: 2, or 1 if a layer is either a token mixer or an MLP.
 
     Source: families in which fewer layers mix tokens than there are layers, as Nemotron-H, arXiv 2504.03624, figure 2.
     """
@@ -90,10 +90,10 @@ def merges(shape: ModelShape) -> int:
 
 
 def blocks(shape: ModelShape) -> Iterator[ProductPair]:
-    """Yield the pairs of products of an average layer; their weights are those that a token passes through.
+    """Yield the pairs of matrix products of an average layer, with the weights that a token passes through.
 
-    Attention and MLP are separate if all layers have plain attention; otherwise one pair represents everything but
-    experts.
+    Attention and MLP are separate pairs if all layers have plain attention; otherwise one pair represents everything
+    but experts.
     """
     routed = 0.0
     if shape.experts:
@@ -117,7 +117,10 @@ def blocks(shape: ModelShape) -> Iterator[ProductPair]:
 def layer_seconds(
     shape: ModelShape, layout: Layout, tokens: float, part: Part, device: DeviceProfile, precision: Precision
 ) -> float:
-    """Return the seconds of one product with each weight of an average layer; each expert has separate products."""
+    """Return the seconds of one product with each weight of an average layer, for `tokens` tokens on one device.
+
+    Each expert has products of its own. `part` chooses the forward product or one of the backward pass.
+    """
     seconds, ranks = 0.0, layout.tensor
     for pair in blocks(shape):
         products = shape.experts / layout.expert if pair.routed else 1.0
@@ -131,9 +134,9 @@ def layer_seconds(
 def product_seconds(
     tokens: float, columns: float, inner: float, part: Part, device: DeviceProfile, precision: Precision
 ) -> float:
-    """Return the seconds of [tokens, inner] × [inner, columns], or of a product of its backward pass (`part`).
+    """Return the seconds of a [tokens, inner] × [inner, columns] product, or of one in its backward pass (`part`).
 
-    In a precision narrower than two bytes, activations are cast first.
+    In a precision narrower than two bytes, activations are converted first.
     """
     sizes, cast = {
         "forward": ((tokens, columns, inner), tokens * inner),
@@ -146,17 +149,20 @@ def product_seconds(
 
 
 def attention_flops(shape: ModelShape, layout: Layout, micro: MicroBatch) -> float:
-    """Return the forward FLOPs of attention in an average layer: 4 · heads · head dimension · pairs, if all attend."""
+    """Return the FLOPs of attention in a forward pass of an average layer on one device.
+
+    If all layers have plain attention, these are 4 · heads · head dimension · pairs, shared by tensor ranks.
+    """
     products = shape.attention_products(round(micro.tokens), round(micro.pairs))
     return 2 * products / (shape.layers * layout.tensor)
 
 
 def activation_bytes(shape: ModelShape, layout: Layout, tokens: float, replicated: float) -> float:
-    """Return the bytes that a layer stores for its backward pass in bfloat16, without attention scores.
+    """Return the bytes that a layer stores on one device for its backward pass in bfloat16, without attention scores.
 
-    Norms, residuals and dropout, which tensor ranks replicate (`replicated` 1) or share (0); inputs and outputs of the
-    products, which they share; and activations sent to experts.
-    Source: Korthikanti et al. 2022, arXiv 2205.05198, equations 1 to 4: for GPT 10 and 24 bytes of each hidden number.
+    They are those of norms, residuals and dropout, which tensor ranks replicate (`replicated` 1) or share (0); of the
+    inputs and outputs of products, which they share; and of activations sent to experts. Source: Korthikanti et al.
+    2022, arXiv 2205.05198, equations 1 to 4: for GPT 10 and 24 bytes of each hidden number.
     """
     ranks = layout.tensor
     norms = NORM_BYTES * merges(shape) * shape.hidden * (replicated + (1 - replicated) / ranks)
@@ -168,7 +174,7 @@ def activation_bytes(shape: ModelShape, layout: Layout, tokens: float, replicate
 
 
 def score_count(shape: ModelShape, layout: Layout, micro: MicroBatch) -> float:
-    """Return the number of attention scores of an average layer, including masked pairs."""
+    """Return the number of attention scores of an average layer on one device, including masked pairs."""
     return 2 * micro.pairs * shape.heads * shape.attention_layers / (shape.layers * layout.tensor)
 
 
@@ -176,9 +182,9 @@ def score_count(shape: ModelShape, layout: Layout, micro: MicroBatch) -> float:
 
 
 def every(links: PoolLinks, stride: int) -> PoolLinks:
-    """Return the links of a group of every `stride`-th device: it has fewer devices in each domain and machine.
+    """Return the links of a group with every `stride`-th device, which has fewer devices in each domain and machine.
 
-    Groups that cross machines in parallel share the machine's network.
+    Several such groups that cross machines at the same time share the machine's network.
     """
     domain, node_devices = max(1, links.domain // stride), max(1, links.node_devices // stride)
     return PoolLinks(links.device, domain, node_devices, links.network_bytes_per_s)
@@ -187,8 +193,9 @@ def every(links: PoolLinks, stride: int) -> PoolLinks:
 def tensor_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
     """Return the seconds of tensor parallelism in one pass of one layer: an all-reduce for each residual.
 
-    Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3. With sequence parallelism each is a reduce-scatter and an
-    all-gather, which move as many bytes (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2).
+    `tokens` are those of one tensor group. Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3. With sequence
+    parallelism each is a reduce-scatter and an all-gather, which move as many bytes (Korthikanti et al. 2022, arXiv
+    2205.05198, section 4.2.2).
     """
     size = tokens * shape.hidden * ACTIVATION_BYTES
     return merges(shape) * collective_seconds("all_reduce", size, layout.tensor, links)
@@ -197,8 +204,8 @@ def tensor_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Pool
 def sequence_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
     """Return the seconds of Ulysses in one pass of one layer: all-to-alls of queries, keys, values and output.
 
-    `tokens` are those of one device. If there are fewer heads of keys and values than ranks, several ranks get each.
-    Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2.
+    The result is 0 if rows are not divided. `tokens` are those of one device. If there are fewer heads of keys and
+    values than ranks, several ranks get each. Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2.
     """
     if layout.sequence == 1:
         return 0.0
@@ -208,20 +215,20 @@ def sequence_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Po
 
 
 def ring_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
-    """Return the seconds in which keys and values pass around a ring of ranks in one forward pass of one layer.
+    """Return the seconds in which keys and values pass around a ring of sequence ranks in a forward pass of one layer.
 
-    `tokens` are those of one device. Each rank receives those of all others: an all-gather, block by block.
-    Source: Liu et al. 2023, arXiv 2310.01889, section 3.
+    `tokens` are those of one device. Each rank receives those of all others: an all-gather, block by block. Source: Liu
+    et al. 2023, arXiv 2310.01889, section 3.
     """
     numbers = tokens * layout.sequence * 2 * shape.kv_heads * shape.head_dim / layout.tensor
     return collective_seconds("all_gather", numbers * ACTIVATION_BYTES, layout.sequence, every(links, layout.tensor))
 
 
 def expert_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
-    """Return the seconds of expert parallelism in one pass of one layer: tokens to their experts, and back.
+    """Return the seconds of expert parallelism in one pass of one layer: sending tokens to their experts, and back.
 
-    A token is sent once to each machine that has one of its experts; inside one machine, once to each such device.
-    Source: Lepikhin et al. 2020, arXiv 2006.16668, section 3.
+    A token is sent once to each machine that has one of its experts; inside one machine, once to each device that has
+    one. Source: Lepikhin et al. 2020, arXiv 2006.16668, section 3.
     """
     if layout.expert == 1:
         return 0.0
@@ -266,16 +273,16 @@ class DeviceNumbers:
         return DeviceNumbers(self.rest * self.trained_share, self.experts * self.trained_share, 1.0)
 
     def over(self, parts: float) -> DeviceNumbers:
-        """Return the numbers divided by `parts`."""
+        """Return the numbers divided by `parts`, such as the number of layers."""
         return DeviceNumbers(self.rest / parts, self.experts / parts, self.trained_share)
 
 
 def data_seconds(
     op: Collective, numbers: DeviceNumbers, layout: Layout, links: PoolLinks, number_bytes: float
 ) -> float:
-    """Return the seconds of collective `op` over all data ranks, plus that over the ranks with the same experts.
+    """Return the seconds of one collective over all data ranks, plus those of one over the ranks with the same experts.
 
-    `number_bytes` is the size of one number.
+    `op` is the collective, and `number_bytes` the size of one number.
     """
     ranks = layout.data * layout.sequence
     shared_s = collective_seconds(op, numbers.rest * number_bytes, ranks, every(links, layout.tensor))

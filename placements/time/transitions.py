@@ -81,9 +81,9 @@ def sync_seconds(
 
     `size_bytes` and `tensors` are for the whole model as it is sent. If `together`, both pools are in one domain and
     the network is not used. The parts run one after another. Each machine of the target receives the weights once, and
-    distributes them to its devices over their links. A single sender uses one network adapter; all senders together
-    use all adapters of a target's machine.
-    Deviation: finding what changed is not split from packing it, as no table does.
+    distributes them to its devices over their links. A single sender uses one network adapter; all senders together use
+    all adapters of a target's machine. Finding the changed weights is counted as packing them, since no published table
+    separates the two.
     """
     spec = METHODS[method]
     sent_bytes = size_bytes * (DELTA_SHARE if method == "delta" else 1.0)
@@ -112,10 +112,10 @@ def sync_seconds(
 
 
 def resharding(training: Layout, generation: Layout) -> Resharding:
-    """Return among which devices weights are gathered, from a training layout to a generation layout of one pool.
+    """Return which devices gather weights together when a pool changes from its training to its generation layout.
 
-    "all": all devices, if each holds a part of every weight. "model": the tensor and pipeline ranks. "micro": only
-    those of them that get the same part, if the degrees of generation divide those of training.
+    The result is "all" if each device holds a part of every weight; "model" for the tensor and pipeline ranks; or
+    "micro" for only those of them that get the same part, if the degrees of generation divide those of training.
 
     >>> from flowgraph.cluster.plan import Layout
     >>> resharding(Layout(data=2, tensor=8), Layout(data=8, tensor=2)), resharding(Layout(data=8, sharding="full"),
@@ -138,9 +138,9 @@ def reshard_seconds(
 ) -> Seconds:
     """Return the seconds to convert a pool's weights from the training layout to the generation layout, by part.
 
-    Tensors go one after another. Methods that gather less do so over ranks that are nearer each other. Weights that end
-    up sliced are written once more. Software takes time in addition (`RESHARD_S`), but not in one process on a CPU,
-    which reads its own weights. Source: as of `gathering`; the collective is an all-gather.
+    `how` is chosen by `resharding` if None. Tensors are gathered one after another, and written once more on their
+    device. The engine's software takes time in addition (`RESHARD_S`), but not in one process on a CPU, which reads its
+    own weights. Source: as of `gathering`; the collective is an all-gather.
     """
     ranks, gathered_bytes = gathering(size_bytes, training, generation, how or resharding(training, generation))
     tensor_s = collective_seconds("all_gather", gathered_bytes / tensors, ranks, links)
@@ -156,12 +156,12 @@ def reshard_seconds(
 
 
 def gathering(size_bytes: float, training: Layout, generation: Layout, how: Resharding) -> tuple[int, float]:
-    """Return the number of ranks that gather weights together, and the bytes that each holds afterwards.
+    """Return the number of ranks that gather weights together, and the bytes that each of them holds afterwards.
 
-    Each rank receives these bytes except its part before. With M the model's bytes, t·p·d the degrees of training and
-    t_g·p_g those of generation, that is (tpd - 1)/(tpd) M for "all", (tp - 1)/(tp) M for "model", and
-    (tp - t_g·p_g)/(t_g·p_g·tp) M for "micro". Source: Sheng et al. 2024, arXiv 2409.19256, table 2
-    (DeepSpeed-Chat, HybridFlow-V and HybridFlow).
+    Each rank receives these bytes except its own part. With M the model's bytes, t·p·d the degrees of training and
+    t_g·p_g those of generation, it receives (tpd - 1)/(tpd) M for "all", (tp - 1)/(tp) M for "model", and (tp -
+    t_g·p_g)/(t_g·p_g·tp) M for "micro". Source: Sheng et al. 2024, arXiv 2409.19256, table 2 (DeepSpeed-Chat,
+    HybridFlow-V and HybridFlow).
 
     >>> from flowgraph.cluster.plan import Layout
     >>> gathering(16.0, Layout(data=2, tensor=8), Layout(data=8, tensor=2), "micro")
@@ -187,15 +187,18 @@ def offload_seconds(size_bytes: float, device: DeviceProfile) -> float:
 
 
 def wake_seconds(size_bytes: float, device: DeviceProfile) -> Seconds:
-    """Return the seconds until a sleeping engine has its weights on the device again and answers, by part."""
+    """Return the seconds until a sleeping engine has its weights on the device again and can answer, by part.
+
+    `size_bytes` are those of the weights on one device.
+    """
     return Seconds({"copy": offload_seconds(size_bytes, device), "wake": WAKE_S})
 
 
 def tensors(shape: ModelShape) -> int:
     """Return the approximate number of tensors in a weight sync of a decoder.
 
-    It is nine for each layer, three for each expert, and three more. Adapters have two tensors for each of seven
-    matrices of a layer, outside the experts.
+    It is nine for each layer, three for each expert of a layer, and three more. Adapters have two tensors for each of
+    seven matrices of a layer, and only these are counted.
     """
     if shape.adapters:
         return 14 * shape.layers

@@ -118,7 +118,7 @@ class UpdatePartition:
 
     @property
     def largest(self) -> int:
-        """Return the number of prompts in the largest minibatch."""
+        """Return the number of prompts in the largest minibatch; minibatches differ by at most one prompt."""
         return -(-self.prompts.value // self.minibatches)
 
     @property
@@ -128,7 +128,7 @@ class UpdatePartition:
 
     @property
     def rank_rows(self) -> int:
-        """Return the maximum number of rows of a minibatch on one rank; all its prompts may be from that rank."""
+        """Return the maximum number of rows of a minibatch on one rank, since all its prompts may be on that rank."""
         return self.n * min(self.largest, -(-self.prompts.value // self.ranks))
 
     @property
@@ -159,7 +159,10 @@ class BatchSizes:
 
 
 def batch_text(sizes: BatchSizes) -> str:
-    """Return batch sizes as lines of text: samplers, prompts of each rank, minibatches of each update, and notes."""
+    """Return batch sizes as lines of text: samplers, prompts of each rank, minibatches of each update, and notes.
+
+    Without samplers, the first line has the number of prompts of a step.
+    """
     lines = [] if sizes.samplers else [f"{many(sizes.batch.value, 'prompt')} a step"]
     for sampler in sizes.samplers:
         line = f"{sampler.node}: {many(sampler.prompts, 'prompt')} × {sampler.n} = {many(sampler.rows, 'row')}"
@@ -185,7 +188,7 @@ def batch_text(sizes: BatchSizes) -> str:
 
 
 def span(prompts: int, parts: int) -> str:
-    """Return as text how many prompts each of `parts` even parts has: one number or a range.
+    """Return how many prompts each of `parts` even parts has, as text: one number or a range.
 
     >>> span(5, 2), span(2, 2)
     ('2 to 3 prompts', '1 prompt')

@@ -46,10 +46,11 @@ def solve_batch(
 ) -> BatchSizes:
     """Return how one step of `prompts` prompts is divided into samples, minibatches, micro-batches and data ranks.
 
-    `data_rows` is the number of rows of the data set, `prompt_tokens` the length of the longest prompt,
-    `response_tokens` that of the longest response (default: the maximum that samplers allow). `origins` maps setting
-    names (`run.batch`, `policy.update.minibatch`) to the place where the value was set. Settings are read by name: `n`,
-    `max_tokens`, `groups` and `rounds` of samplers; `minibatch`, `micro_batch_tokens` and `epochs` of updates.
+    Data ranks are those of `plan`; without one, nothing is divided among ranks. `data_rows` is the number of rows of
+    the data set, `prompt_tokens` the length of the longest prompt, `response_tokens` that of the longest response
+    (default: the maximum that samplers allow). `origins` maps setting names (`run.batch`, `policy.update.minibatch`) to
+    the place where the value was set. Settings are read by name: `n`, `max_tokens`, `groups` and `rounds` of samplers;
+    `minibatch`, `micro_batch_tokens` and `epochs` of updates.
 
     Raises BatchError for sizes that contradict each other, with the nearest values of each setting that work.
     """
@@ -65,7 +66,7 @@ def solve_batch(
 
 
 def most_ranks(graph: Graph, prompts: int) -> int:
-    """Return the maximum number of data ranks with which no role and no minibatch leaves a rank without rows."""
+    """Return the maximum number of data ranks with which every rank has rows in each role and minibatch."""
     sizes = sizes_of(graph, prompts)
     groups = [size.value for size in _kept_groups(sizes)]
     return max(1, min([prompts, *groups, *(update.smallest for update in sizes.updates)]))
@@ -84,7 +85,10 @@ def sizes_of(
     response_tokens: int | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> BatchSizes:
-    """Return the batch sizes without checking that they are consistent; parameters are those of `solve_batch`."""
+    """Return the batch sizes of a step without checking that they are consistent.
+
+    The parameters are those of `solve_batch`.
+    """
     ranks = {placed.role: placed.layout.data for placed in plan.placed} if plan is not None else {}
     return _SizeReader(graph, prompts, ranks, prompt_tokens, response_tokens, origins or {}).sizes(data_rows)
 
@@ -170,7 +174,7 @@ def _value(size: AdjustableSize) -> int:
 
 
 def faults(sizes: BatchSizes) -> Iterator[SizeConflict]:
-    """Yield every conflict for which `solve_batch` refuses these sizes."""
+    """Yield a conflict for each contradiction between these sizes, for which `solve_batch` refuses them."""
     batch, rows = sizes.batch, sizes.data_rows
     if batch.value < 1:
         yield SizeConflict(f"{batch} reads no prompt", "a step reads at least one", (batch,), _nearest(sizes, batch))
@@ -250,7 +254,10 @@ class EvenMinibatches:
     minimum: int
 
     def moved(self, value: int, *, up: bool) -> int:
-        """Return `value` if it meets the condition, else the next number above (`up`) or below that does; else 0."""
+        """Return `value` if it meets the condition, else the next number above it (`up`) or below it that does.
+
+        The result is 0 if no number below does.
+        """
         count = max(1, -(-value // self.size))
         return value if value >= count * self.minimum else count * self.minimum if up else (count - 1) * self.size
 
@@ -260,7 +267,7 @@ def nearest_values(
 ) -> list[int]:
     """Return the nearest values below and above `value` that satisfy all cuts and are from `low` to `high`.
 
-    `value` itself is never returned; the list is empty if no value is valid.
+    `high` None means 2²⁴. `value` itself is never returned; the list is empty if no value is valid.
 
     >>> nearest_values(5, low=8), nearest_values(9, low=3, high=8), nearest_values(5, [EvenMinibatches(4, 4)])
     ([8], [8], [4, 8])
@@ -287,7 +294,7 @@ def least_minibatch(prompts: int, minimum: int) -> int:
     Raises ValueError for fewer prompts than `minimum`.
     """
     if prompts < minimum:
-        raise ValueError(f"{prompts} prompts hold no minibatch of {minimum}")
+        raise ValueError(f"{prompts} prompts are too few for a minibatch of {minimum}")
     return -(-prompts // (prompts // minimum))
 
 
@@ -302,7 +309,7 @@ def _notes(sizes: BatchSizes, graph: Graph) -> Iterator[str]:
         budget_tokens, row_tokens = update.budget_tokens, update.row_tokens
         if row_tokens is not None and budget_tokens is not None and row_tokens > budget_tokens:
             budget = f"{update.node}.micro_batch_tokens={budget_tokens}"
-            yield f"{budget} holds no row of {row_tokens} tokens, the longest there may be: such a row goes alone"
+            yield f"{budget} is less than the longest row, {row_tokens} tokens: such a row goes alone"
         if update.idle_share >= IDLE_SHARE:
             what = f"a rank of {update.role} has no row in up to {update.idle_share:.0%} of optimizer steps"
             yield f"{what}: a minibatch is drawn from the prompts of all ranks"
@@ -315,7 +322,7 @@ def _notes(sizes: BatchSizes, graph: Graph) -> Iterator[str]:
                 f"{node.name} compares the responses to a prompt, but {name} samples only one" for name in names
             )
         if node.op.rows == "new" and node.op.kind != "generate":
-            yield f"{node.name} makes rows of its own: nodes that read them may have other counts than these"
+            yield f"{node.name} makes new rows: nodes that read them may have other counts"
 
 
 def _round_notes(sampler: SamplerBatch, shares: Sequence[RankShare]) -> Iterator[str]:

@@ -38,9 +38,9 @@ def forward_flops(shape: ModelShape, passed: ModelPass) -> int:
 
     Weights are those of the layers for each token, of experts only those that it is sent to, and those of the head for
     each token with logits; the embedding is looked up. Layers with a window have fewer pairs, layers with a state a
-    fixed cost for each token, and with latent attention a key is wider than a value.
-    Source: Kaplan et al. 2020, arXiv 2001.08361, section 2.1; Narayanan et al. 2021, arXiv 2104.04473, appendix.
-    Deviation: pairs that the mask leaves out do not count.
+    fixed cost for each token, and with latent attention a key is wider than a value. Source: Kaplan et al. 2020, arXiv
+    2001.08361, section 2.1; Narayanan et al. 2021, arXiv 2104.04473, appendix. Unlike there, masked pairs are not
+    counted.
     """
     weights = shape.matmul_parameters * passed.tokens + shape.outputs * shape.hidden * passed.read_out
     return 2 * (weights + shape.attention_products(passed.tokens, passed.pairs))
@@ -49,15 +49,17 @@ def forward_flops(shape: ModelShape, passed: ModelPass) -> int:
 def training_flops(shape: ModelShape, passed: ModelPass) -> int:
     """Return the FLOPs of a forward and a backward pass: three times a forward pass, without recomputation.
 
-    Where only adapters learn there is one product less for each frozen weight: twice a forward pass.
-    Deviation: of a context's last layer only keys and values are read, so most of it, 1/layers of a context's backward
-    pass, is not done; it counts all the same.
+    If only adapters are trained, frozen weights need one product less: twice a forward pass. The result is slightly too
+    high: of a context's last layer only keys and values are needed, so most of that layer's backward pass, 1/layers of
+    the context's, is not done.
     """
     return (BACKWARD if shape.adapters else 1 + BACKWARD) * forward_flops(shape, passed)
 
 
 def decoding(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> ModelPass:
-    """Return the size of generation: each context is read once, then every token of a response but the last is read.
+    """Return the size of generating responses: each context is read once, and then each response token except the last.
+
+    `rows` responses of `response_tokens` tokens are generated for `contexts` prompts of `prompt_tokens` tokens.
 
     >>> decoding(1, 2, 3, 4)
     ModelPass(tokens=9, read_out=7, pairs=36)
@@ -69,7 +71,10 @@ def decoding(contexts: int, rows: int, prompt_tokens: int, response_tokens: int)
 
 
 def reading(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> ModelPass:
-    """Return the size of a pass over responses: each context once without its last token, which each response repeats.
+    """Return the size of a pass over `rows` responses and their contexts.
+
+    Each context is read once without its last token, which each of its responses repeats. All contexts have
+    `prompt_tokens` tokens, and all responses `response_tokens`.
 
     >>> reading(1, 2, 3, 4)
     ModelPass(tokens=10, read_out=9, pairs=39)
@@ -83,9 +88,9 @@ def reading(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) 
 
 
 def contexts_read(groups: int, n: int, take: int) -> int:
-    """Return how often contexts are read if the rows of `groups` groups of `n` are cut into parts of `take` rows.
+    """Return how often contexts are read if the rows of `groups` groups of `n` rows are cut into parts of `take` rows.
 
-    Rows of a group are consecutive; a group that is cut is read once in each part.
+    Rows of a group have one context and are consecutive; the context of a group that is cut is read once in each part.
 
     >>> contexts_read(2, 4, 8), contexts_read(2, 4, 3), contexts_read(3, 4, 1)
     (2, 4, 12)
@@ -96,7 +101,9 @@ def contexts_read(groups: int, n: int, take: int) -> int:
 
 
 def even(total: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Yield each size, and the number of parts with it, if `total` is divided as evenly as possible into `parts`.
+    """Yield (size, number of parts with that size) if `total` is divided as evenly as possible into `parts` parts.
+
+    The larger size comes first.
 
     >>> list(even(7, 3)), list(even(2, 3))
     ([(3, 1), (2, 2)], [(1, 2), (0, 1)])

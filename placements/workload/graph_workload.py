@@ -11,7 +11,7 @@ from flowgraph.analysis.roles import roles
 from flowgraph.language.graph import Const, Graph, Node, Param, carried_from, reachable
 from flowgraph.language.rows import leaf_paths
 from flowgraph.language.values import Context, Lengths, Model
-from flowgraph.lowering.program import read_by
+from flowgraph.lowering.program import edges_read
 
 Place = tuple[Node | Param | Const, str]
 """A value by its source and its path there."""
@@ -38,23 +38,23 @@ class StepWorkload:
 
 
 def passes_rows(node: Node) -> bool:
-    """Return whether a node that reads a model passes rows through it.
+    """Return whether a node passes rows through a model that it reads.
 
-    A host node only reads data that comes with the weights, such as a tokenizer; a node that changes a model without a
-    loss, such as an average, only reads its weights.
+    A host node only reads data that comes with the weights, such as a tokenizer, and a node that changes a model
+    without a loss, such as an average, only reads its weights. The result is meant for nodes that read a model.
     """
     runs = node.op.kind != "host" or node.op.stat is not None
     return bool(node.regions) or (runs and not moves_weights(node))
 
 
 def moves_weights(node: Node) -> bool:
-    """Return whether a node produces the next version of a model."""
+    """Return whether a node returns a new version of a model that it takes."""
     edge = node.carried()
     return edge is not None and issubclass(edge.type, Model)
 
 
 def samplers_read(node: Node) -> list[Node]:
-    """Return the samplers whose responses a node generates or reads directly, or else all that it depends on.
+    """Return the samplers whose responses a node generates or reads directly; if none, all that it depends on.
 
     If nothing is sampled, the responses come from a data set; then the nodes that make rows of them are returned.
     """
@@ -69,9 +69,10 @@ def samplers_read(node: Node) -> list[Node]:
 
 
 def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
-    """Return the contexts that a node's losses capture, and their responses with the sampler of each.
+    """Return where the contexts of a node's losses come from, and where their responses do, with the sampler of each.
 
-    Keys are (source, path) of a value or of a field of a record; the sampler is None if it is not known.
+    Sources are (node or parameter, path of a field); the path is that of the value itself if it is not a record. The
+    sampler is None if it is not known.
     """
     contexts, responses = set[Place](), dict[Place, Node | None]()
     for edge in (edge for _, region in node.regions for edge in region.captures):
@@ -85,7 +86,10 @@ def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
 
 
 def prompts_reaching(node: Node, prompts: int) -> int:
-    """Return the maximum number of a step's prompts whose rows a node reads; samplers may keep only some `groups`."""
+    """Return the maximum number of a step's prompts whose rows a node reads.
+
+    It is below `prompts` if the samplers before the node keep only some groups (their setting `groups`).
+    """
     samplers = (sampler for sampler in samplers_read(node) if sampler is not node)
     return min(prompts, max((whole_setting(sampler, "groups", prompts) for sampler in samplers), default=prompts))
 
@@ -102,9 +106,10 @@ def samples_of(node: Node) -> int:
 
 
 def uncounted(node: Node) -> tuple[str, ...]:
-    """Return the integer settings of a sampler that may count its responses to each prompt, if it declares none.
+    """Return the names of a sampler's settings that may count its responses to each prompt, if it declares none.
 
-    Returns () for other nodes, and for nodes that keep their rows, such as judges, which sample one response for each.
+    Returns () for other nodes, and for samplers that keep their rows, such as judges, which generate one response for
+    each.
     """
     if node.op.kind != "generate" or node.op.rows != "new" or node.op.samples is not None:
         return ()
@@ -113,15 +118,19 @@ def uncounted(node: Node) -> tuple[str, ...]:
 
 
 def pass_of(node: Node) -> object:
-    """Return a key for a node's forward pass: equal for nodes that share a pass, else the node itself."""
+    """Return a key for a node's forward pass, which nodes that share a pass have in common.
+
+    Nodes that compute statistics, such as log-probs and entropy, share a pass if they have the same inputs; the key of
+    any other node is the node itself.
+    """
     return tuple((edge.source, edge.port) for _, edge in node.inputs) if node.op.stat is not None else node
 
 
 def read_together(graph: Graph) -> Iterator[frozenset[str]]:
-    """Yield the roles of each node that reads models in several roles; these roles must share a pool."""
+    """Yield the roles of each node that reads several models, as a set of names; these roles must share a pool."""
     role_of = {(role.param, name): role.name for role in roles(graph) for name in role.nodes}
     for node in graph.nodes:
-        models = ((edge, reader) for edge, reader in read_by(node) if issubclass(edge.type, Model))
+        models = ((edge, reader) for edge, reader in edges_read(node) if issubclass(edge.type, Model))
         read = {role_of[root.name, reader] for edge, reader in models if (root := carried_from(edge)) is not None}
         if len(read) > 1:
             yield frozenset(read)

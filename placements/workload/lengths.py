@@ -167,15 +167,16 @@ class LengthDistribution:
         return LengthDistribution(tuple(numpy.interp(middles, gone, points).tolist()))
 
     def cut(self, max_tokens: float) -> LengthDistribution:
-        """Return the lengths, each limited to `max_tokens`."""
+        """Return the distribution with every length limited to `max_tokens`."""
         return LengthDistribution(tuple(min(point, max_tokens) for point in self.points))
 
     def with_changes(self, changes: Mapping[str, str], where: str = "lengths") -> LengthDistribution:
         """Return the lengths with some quantities changed, such as {"p99": "16k"}.
 
-        Lengths from a text are fitted again, together with its other quantities. Those of a column are scaled to a
+        Lengths from a text are fitted again, together with their other quantities. Those of a column are scaled to a
         new mean or median, and stretched to a new percentile or sigma at the same mean: each length is raised to a
-        power, which makes a lognormal of a lognormal. `max` cuts them last. Of equal lengths the mean stays.
+        power, which makes a lognormal of a lognormal. `max` cuts them last. A fixed length that gets a percentile or
+        sigma becomes a lognormal with the same mean.
 
         >>> str(LengthDistribution.of_column([1000, 2000, 3000]).with_changes({"mean": "4k"}))
         'mean=4000,p99=6000,max=6000'

@@ -105,7 +105,10 @@ class NodeWorkload:
         return int(self.prompt.most + self.response.most)
 
     def tokens_in(self, micro_batch_tokens: int) -> PassTokens:
-        """Return one pass over all rows in micro-batches of at most `micro_batch_tokens`; rows are not split."""
+        """Return the size of one pass over all rows in micro-batches of at most `micro_batch_tokens` tokens.
+
+        Rows are not split, so micro-batches are not full.
+        """
         if micro_batch_tokens not in self._filled:
             rows = rows_tokens(self.prompt, self.response, self.rows)
             self._filled[micro_batch_tokens] = filled_share(rows, micro_batch_tokens)
@@ -171,7 +174,7 @@ def node_workloads(
 
 
 def taken(graph: Graph, prompts: int) -> tuple[str, ...]:
-    """Return the assumptions of `node_workloads`, one sentence each.
+    """Return what `node_workloads` assumes about a graph, one sentence for each assumption.
 
     All rounds of a sampler run, though fewer may be enough; a sampler that declares no count generates one response to
     each prompt; host nodes pass no rows through models that they read; nodes that change weights without a loss take no
@@ -198,7 +201,7 @@ def taken(graph: Graph, prompts: int) -> tuple[str, ...]:
 
 
 def stage_count(loads: Sequence[NodeWorkload]) -> int:
-    """Return the number of stages of a step."""
+    """Return the number of stages of a step; 0 without loads."""
     return max((load.stage for load in loads), default=-1) + 1
 
 
@@ -238,16 +241,18 @@ def _load(
 
 
 def rows_tokens(prompt: LengthDistribution, response: LengthDistribution, rows: int) -> list[float]:
-    """Return the tokens of at most ROWS typical rows that represent all `rows`, longest first."""
+    """Return the tokens of at most 64 typical rows that represent all `rows`, longest first."""
     count = max(1, min(rows, ROWS))
     return [prompt.mean + response.quantile((count - place - 0.5) / count) for place in range(count)]
 
 
 def filled_share(rows: Sequence[float], budget_tokens: float) -> float:
-    """Return the share of the token budgets that rows fill, if each goes into the first micro-batch with enough room.
+    """Return the share of micro-batches' token budgets that whole rows fill, from 0 to 1.
 
-    `rows` are in descending order. A row that exceeds the budget gets a separate micro-batch. The emptiest micro-batch
-    is not counted, since these rows represent more, which would fill it. Source: Johnson 1973, first fit decreasing.
+    Each row goes into the first micro-batch with enough space; `rows` are their tokens in descending order. A row that
+    exceeds the budget gets a micro-batch of its own. The emptiest micro-batch is not counted, since these rows
+    represent more, which would fill it; with a single micro-batch the result is 1. Source: Johnson 1973, first fit
+    decreasing.
     """
     room = list[float]()
     for tokens in rows:

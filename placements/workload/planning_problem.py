@@ -167,7 +167,7 @@ class PlanningProblem:
 
     @cached_property
     def synced(self) -> Mapping[str, str]:
-        """Return a mapping from each sampling role to the role that trains its weights; others are left out."""
+        """Return the role that trains the weights of each sampling role, by name; frozen ones are left out."""
         trained = {role.param: role.name for role in self.roles if role.use == "train"}
         return {role.name: trained[role.param] for role in self.roles if role.use == "sample" and role.param in trained}
 
@@ -218,7 +218,7 @@ class PlanningProblem:
         return frozenset(node.name for node in nodes if node.model() is not None and not node.op.separable)
 
     def loads_of(self, role: Role, engine: str = "") -> list[NodeWorkload]:
-        """Return the work of one role.
+        """Return the work of the nodes of one role.
 
         On CPUs, if `engine` also generates, nodes that only the watched graph has are left out.
         """
@@ -229,7 +229,7 @@ class PlanningProblem:
         return [load for load in loads if load.node in nodes]
 
     def role(self, name: str) -> Role:
-        """Return the role with this name."""
+        """Return the role with this name, which must be one of `roles`."""
         return next(role for role in self.roles if role.name == name)
 
     def shape(self, role: Role) -> ModelShape:
@@ -237,7 +237,7 @@ class PlanningProblem:
         return self.shapes[role.param]
 
     def factor_of(self, phase: Phase, role: str, device: str) -> float:
-        """Return the factor by which the calibration scales a phase's seconds for a role and device model; else 1."""
+        """Return the calibration's factor for a phase's seconds, for a role and device model; 1 if it has none."""
         return 1.0 if self.calibration is None else self.calibration.factor_of(phase, role, device)
 
     @cached_property
@@ -252,17 +252,20 @@ class PlanningProblem:
 
     @cached_property
     def host(self) -> HostConstants:
-        """Return the constants of host work; on CPUs without the slowdowns of an RL step, already in measured rates."""
+        """Return the constants of host work; on CPUs, without the factors by which an RL step slows models.
+
+        Rates that were measured on CPUs include these factors already.
+        """
         host = host_constants(self.calibrated.get(HOST))
         return host if self.kind == "gpu" else replace(host, slowed_share=1.0, forward_share=1.0, update_share=1.0)
 
     def training_of(self, engine: str) -> TrainingConstants:
-        """Return the constants of an engine that trains, or that reads rows without training."""
+        """Return the constants of an engine for training and passes without gradients; on CPUs, those of `local`."""
         training: TrainingConstants = self._constants(TrainingConstants, engine)
         return training
 
     def serving_of(self, engine: str) -> ServingConstants:
-        """Return the constants of an engine that generates responses."""
+        """Return the constants of an engine for generating responses; on CPUs, those of `local`."""
         serving: ServingConstants = self._constants(ServingConstants, engine)
         return serving
 

@@ -15,7 +15,7 @@ from flowgraph.analysis.roles import Role, roles
 from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from
 from flowgraph.language.values import Model, Value
 from flowgraph.lowering.parts import parts_needed
-from flowgraph.lowering.program import HOST, read_by, typed_results, value_name
+from flowgraph.lowering.program import HOST, edges_read, typed_results, value_name
 from placements.workload.batch_sizes import sizes_of
 from placements.workload.flops import ModelPass, contexts_read, decoding, even, forward_flops, reading, training_flops
 from placements.workload.graph_workload import StepWorkload, pass_of
@@ -199,7 +199,7 @@ class _StepReader:
         """Yield each value that each node reads, and what the flow returns except models."""
         for node in self.graph.nodes:
             needed = parts_needed([node], self.types)
-            for name, (edge, reader) in {value_name(edge): (edge, reader) for edge, reader in read_by(node)}.items():
+            for name, (edge, reader) in {value_name(edge): (edge, reader) for edge, reader in edges_read(node)}.items():
                 if issubclass(edge.type, Model):
                     yield EdgeFacts(name, node.name, *self._weights(self._role(edge, reader)))
                 else:
@@ -235,7 +235,7 @@ class _StepReader:
 
     def _pool(self, node: Node) -> str:
         """Return the pool that a node runs on, that of the first model that it reads; the host if it reads none."""
-        read = (self._role(edge, reader) for edge, reader in read_by(node))
+        read = (self._role(edge, reader) for edge, reader in edges_read(node))
         role = next((role for role in read if role is not None), None)
         return HOST if role is None or self.plan is None else self.placed[role.name].pool
 

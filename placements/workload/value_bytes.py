@@ -48,7 +48,7 @@ class ValueColumn:
 
 
 def extents(graph: Graph, workload: StepWorkload) -> dict[Node | Param, ValueExtent]:
-    """Return the extent of each parameter and node of a named graph.
+    """Return the extent of each parameter and node of a named graph: rows, tokens of responses, and columns of row ids.
 
     A sampler makes `n` rows for each prompt that it reads, or for each of the `groups` that it keeps. The number of
     rows that other nodes create is not known.
@@ -78,8 +78,8 @@ def extents(graph: Graph, workload: StepWorkload) -> dict[Node | Param, ValueExt
 def widest(sized: Mapping[Node | Param, ValueExtent], edges: Iterable[Edge]) -> ValueExtent:
     """Return the extent with the most rows among the sources of `edges`.
 
-    If the row count of any source is unknown, return that source's extent; if no source has rows, an extent without
-    rows.
+    If the number of rows of a source is not known, that source's extent is returned; if no source has rows, an extent
+    without rows.
     """
     rows = [sized[e.source] for e in edges if _has_rows(e.type) and isinstance(e.source, Node | Param)]
     unknown = (extent for extent in rows if extent.rows is None)
@@ -89,9 +89,9 @@ def widest(sized: Mapping[Node | Param, ValueExtent], edges: Iterable[Edge]) -> 
 def columns_of(
     kind: type[Value], extent: ValueExtent, prompt_tokens: int, paths: Iterable[str] = ()
 ) -> Iterator[ValueColumn]:
-    """Yield the columns of a value with their bytes, then the column of row ids.
+    """Yield the columns of a value with their bytes, then the column of row ids if its rows have ids.
 
-    Of a record only the columns at `paths` are included, if any are given.
+    Of a record, only the columns at `paths` are included, if there are any.
     """
     named = set(paths)
     for path, part in leaf_paths(kind):
@@ -102,9 +102,9 @@ def columns_of(
 
 
 def column_bytes(kind: type[Value], extent: ValueExtent, prompt_tokens: int) -> int | None:
-    """Return the bytes of one column: its entries at their type's width (booleans are bits), and offsets for lists.
+    """Return the bytes of one column in an Arrow table; None if they are not known.
 
-    None if not known.
+    Entries have the width of their type (a boolean is one bit), and lists have offsets in addition.
 
     >>> class Flag(Value):
     ...     kind, dtype = Kind.ROW, "bool"
@@ -122,10 +122,10 @@ def column_bytes(kind: type[Value], extent: ValueExtent, prompt_tokens: int) -> 
 
 
 def sent_number_bytes(plan: Plan | None, param: str) -> int:
-    """Return the bytes of one weight of a model in a weight sync: 4 to a role that runs in float32, else 2.
+    """Return the bytes of one weight of a model in a weight sync: 4 if the receiver runs in float32, else 2.
 
-    The receiver is the role that samples the model, or else the first of its roles; without a plan 4 is returned.
-    Engines convert to fewer than 16 bits themselves.
+    The receiver is the role that samples the model, or else the first of its roles; without a plan 4 is returned. An
+    engine with narrower weights converts them itself.
     """
     placed = [role for role in plan.placed if role.role.partition(".")[0] == param] if plan is not None else []
     placed.sort(key=lambda role: not role.role.endswith(".sample"))

@@ -41,12 +41,14 @@ DATA_MAY_IMPORT = ("flowgraph.errors", "flowgraph.files.untrusted", "flowgraph.l
 FACES = {
     "nodes": (
         *("", "language"),
+        "files.untrusted",  # of `nodes.data.published`, which reads anyone's JSON
         "flows.entry_points",
         "errors",
         "language.graph",  # of `nodes.mismatch`, which adds a measurement to a graph
         "language.keys",
         "language.loss",
         "models",
+        "models.hub",  # of `nodes.data.hub`, whose data sets come from the same hub
         *(
             "cluster.plan",
             "analysis.roles",
@@ -63,6 +65,7 @@ FACES = {
         *("cluster.calibration", "cluster.cluster"),
         "language.graph",
         "models",
+        "models.hub",  # of `nodes.data.hub`, whose data sets come from the same hub
         "cluster.plan",
         "analysis.roles",
         "analysis.flat_graph",
@@ -70,7 +73,7 @@ FACES = {
         "language.rows",
         "files.untrusted",  # a profile, which is anyone's file
         "lowering",
-        *("lowering.insert_switches", "lowering.lower"),  # a forecast plays the program
+        *("lowering.insert_switches", "lowering.lower"),  # a forecast simulates the program
         *("lowering.parts", "lowering.program", "lowering.project_columns"),
         *("lowering.task_names", "lowering.waits"),
         *(

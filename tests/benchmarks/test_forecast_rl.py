@@ -15,7 +15,7 @@ from benchmarks.forecast.rl import cases_of, files, ratios, scaled, workload_tex
 from benchmarks.forecast.rl_names import Degrees, device, machine_devices, model, placing
 from benchmarks.forecast.rl_orders import cases_of as orders
 from benchmarks.forecast.rl_rows import Read, read_end_to_end, read_nemo_rl
-from benchmarks.forecast.rl_steps import homes_of, seconds_of, setting_of, step
+from benchmarks.forecast.rl_steps import homes_of_workload, problem_of, seconds_of, step
 from benchmarks.forecast.rl_workloads import FOLDER, Workload, from_toml, read, to_toml
 from flowgraph.cluster.plan import StepForecast
 from placements.hardware.engine_constants import host_constants
@@ -117,7 +117,7 @@ def test_a_row_of_nemo_rl_says_pools_layouts_and_lag() -> None:
 
 def test_every_role_of_a_stated_layout_runs_as_the_row_says() -> None:
     found = nemo_rl({})
-    homes = homes_of(found, setting_of(found))
+    homes = homes_of_workload(found, problem_of(found))
     assert not isinstance(homes, str)
     assert {home.role.name: (home.pool, home.layout.devices) for home in homes} == {
         "policy.train": ("all", 16),

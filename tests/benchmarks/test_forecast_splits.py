@@ -26,7 +26,7 @@ STATED = [row for row in ROWS if row["stated"] == "yes"]
 LATE = next(row for row in STATED if row["staleness"] == "8")
 
 
-def setting(row: Row) -> PlanningProblem:
+def problem(row: Row) -> PlanningProblem:
     found = asked(row)
     assert not isinstance(found, str)
     return found
@@ -40,10 +40,10 @@ def test_a_row_states_its_inputs_only_if_it_states_a_mean_length() -> None:
 
 
 def test_a_row_is_asked_as_it_was_run() -> None:
-    found = setting(LATE)
+    found = problem(LATE)
     assert (found.staleness, found.streamed, found.keeps_caches) == (8, True, True)
     drained = next(row for row in ROWS if row["caches"] == "drained")
-    assert not setting(drained).streamed
+    assert not problem(drained).streamed
     assert {role.name for role in found.roles} == {"policy.train", "policy.sample", "ref.infer"}
     assert asked({**LATE, "gpu": ""}) == "no device"
     assert asked({**LATE, "max_resp_len": ""}) == "no max resp len"
@@ -58,17 +58,17 @@ OTHERS = [row for row in STATED if row is not LATE]
 @looped("row", OTHERS[::4], slow=[row for row in OTHERS if row not in OTHERS[::4]])
 def test_where_inputs_are_stated_our_split_is_within_one_step_of_the_grid(row: Row) -> None:
     """Source: the recipes of NeMo-RL and the lengths of its performance summary, named in each row."""
-    ours = split_of(setting(row), units_of(row))
+    ours = split_of(problem(row), units_of(row))
     assert ours is not None
-    assert steps_between(setting(row), ours, (int(row["rollout_gpus"]), int(row["train_gpus"]))) <= 1
+    assert steps_between(problem(row), ours, (int(row["rollout_gpus"]), int(row["train_gpus"]))) <= 1
 
 
 def test_eight_updates_of_staleness_leave_half_of_the_devices_to_training() -> None:
     """With one batch in flight whatever the staleness, 160 of 192 devices would generate; 64 do in the recipe."""
-    ours = split_of(setting(LATE), Units())
+    ours = split_of(problem(LATE), Units())
     assert ours is not None
     assert ours.rollout <= ours.training
-    theirs = published(LATE, setting(LATE))
+    theirs = published(LATE, problem(LATE))
     assert theirs is not None
     assert (theirs.rollout, theirs.training) == (64, 128)
     assert theirs.step_s < 1.15 * ours.step_s

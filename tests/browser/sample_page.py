@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell
-from flowgraph.diagrams.write.svg.text_lines import fitted
+from flowgraph.diagrams.write.svg.text_lines import cut_to_width
 
 POOLS = ("train", "generate")
 KINDS = {"prompts": "data", "generate": "generate", "score": "score", "logprobs": "logprob", "update": "update"}
@@ -85,7 +85,7 @@ def across(second: float) -> float:
 
 def bar(lane: int, kind: str, start: float, end: float, label: str) -> str:
     x, width, y = across(start), across(end) - across(start), 40 + 48 * lane
-    shown = fitted(label, width - 8, "small")
+    shown = cut_to_width(label, width - 8, "small")
     text = f'<text class="on small" x="{x + width / 2:.2f}" y="{y + 20}" text-anchor="middle">{shown}</text>'
     return (
         f'<g class="bar bar-{kind} p{lane}" data-start="{start}" data-end="{end}" data-label="{label}" tabindex="0">'

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowgraph.app.drawing.page import page_of
+from flowgraph.app.drawing.page import target_page
 from flowgraph.app.drawing.pictures import PictureDetail
 from tests.browser.plans import planned_on_two_machines
 
@@ -33,7 +33,7 @@ SECTIONS = [
 def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     """Open the page; it may say nothing on the console and ask for nothing but itself."""
     file, said, asked = tmp_path / "plan.html", list[str](), list[str]()
-    file.write_text(page_of(planned_on_two_machines(), PictureDetail()), encoding="utf-8")
+    file.write_text(target_page(planned_on_two_machines(), PictureDetail()), encoding="utf-8")
     opened = browser.new_context(viewport={"width": 1200, "height": 900}, reduced_motion="reduce").new_page()
     opened.on("console", lambda message: said.append(message.text))
     opened.on("pageerror", lambda error: said.append(str(error)))

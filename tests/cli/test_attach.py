@@ -60,7 +60,7 @@ def server(tmp_path: Path, tiny_parts: tuple[Any, Any]) -> Iterator[ServerProces
 
 
 def test_a_plan_says_what_promises_no_bits(flowgraph: Run) -> None:
-    told = "no same bits\n  policy.sample on sglang: the same command, or `resume`, gives a run alike on average\n"
+    told = "not bit-reproducible\n  policy.sample on sglang: repeated and resumed runs are statistically equivalent\n"
     assert text_of(flowgraph("plan", "grpo", "--plan", plan_on_servers())).endswith(told)
 
 
@@ -160,4 +160,4 @@ def test_a_server_that_is_not_there_ends_the_run_and_is_named(flowgraph: Run) ->
     Path("servers.json").write_text('{"policy": [{"url": "http://127.0.0.1:9"}]}')
     said = flowgraph("run", "grpo", "--plan", plan_on_servers(), "--attach", "servers.json", *QUICK)
     assert said.code == 1
-    assert "policy-all-0 is not reached for /server_info" in said.err
+    assert "policy-all-0 cannot be reached for /server_info" in said.err

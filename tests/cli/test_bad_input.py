@@ -164,7 +164,7 @@ def test_too_little_memory_refuses_before_anything_is_loaded(flowgraph: Run, tmp
 def test_a_run_folder_that_exists_is_left_alone(flowgraph: Run, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     text = refused(flowgraph("run", "grpo", "--out", "mine", *QUICK))
-    assert text == "mine: this run folder exists; nothing in it was touched\n  hint: --out mine-1\n"
+    assert text == "mine: this run folder already exists; nothing in it was changed\n  hint: --out mine-1\n"
 
 
 def test_a_flow_that_returns_no_model_shows_but_does_not_run(flowgraph: Run, tmp_path: Path) -> None:
@@ -182,4 +182,4 @@ def test_more_prompts_a_step_than_there_are_is_refused(flowgraph: Run) -> None:
 
 
 def test_a_report_of_no_run_is_refused(flowgraph: Run) -> None:
-    assert refused(flowgraph("report", "nothing")) == "nothing: holds no run\n"
+    assert refused(flowgraph("report", "nothing")) == "nothing: is not a run folder\n"

@@ -129,13 +129,19 @@ def test_seconds_measured_on_a_plan_are_used_in_the_search(flowgraph: Run, plan:
     ("asked", "why"),
     [
         (("--measured", "policy.generate=9"), "does not say which plan took these seconds"),
-        (("--measured-on", "plan.json"), "no seconds are given for it"),
-        (("--measured", "step=9", "--measured-on", "plan.json", "--plan", "plan.json"), "is given too"),
-        (("--measured", "step=9", "--measured-on", "plan.json", "--calibration", "scales.json"), "is given too"),
+        (("--measured-on", "plan.json"), "needs seconds that were measured with it"),
+        (
+            ("--measured", "step=9", "--measured-on", "plan.json", "--plan", "plan.json"),
+            "cannot be combined with --plan",
+        ),
+        (
+            ("--measured", "step=9", "--measured-on", "plan.json", "--calibration", "scales.json"),
+            "cannot be combined with --calibration",
+        ),
         (("--measured", "policy.generate=9", "--measured", "nobody=1", "--measured-on", "plan.json"), "for `nobody`"),
         (
             ("--measured", "step=9", "--measured-on", "nowhere.json"),
-            "nowhere.json: there is no such file",
+            "nowhere.json: this file does not exist",
         ),
         (("--calibration", "nowhere.json"), "nowhere.json: cannot be read: No such file or directory"),
     ],
@@ -208,7 +214,7 @@ def test_of_two_runs_the_one_that_is_far_off_is_named(flowgraph: Run, plan: Any)
         folder("slip", plan, steps({"policy.update": 100 * update})),
     ]
     lines = text_of(flowgraph("calibrate", *runs)).splitlines()
-    assert lines[-1] == "far off: slip policy.update took 100 times what is forecast, so its seconds may be wrong"
+    assert lines[-1] == "far off: slip policy.update took 100 times its forecast, so its seconds may be wrong"
 
 
 def test_a_node_is_measured_once(flowgraph: Run, plan: Any) -> None:
@@ -241,7 +247,7 @@ def test_seconds_that_cannot_be_are_refused(flowgraph: Run, plan: Any, value: An
 def test_a_run_that_measured_no_node_is_refused(flowgraph: Run, plan: Any, metrics: str) -> None:
     text = refused(flowgraph("calibrate", folder("run", plan, metrics), "-o", "scales.json"))
     first, hint = text.splitlines()
-    assert first == "run: has measured no seconds of a node that is forecast"
+    assert first == "run: has no measured seconds of a node with a forecast"
     host = {"score", "group_normalize", "policy.mismatch", "sync", "step"}
     assert set(hint.removeprefix("  hint: what is forecast: ").split(", ")) == set(forecast(plan)) | host
 
@@ -258,7 +264,7 @@ def test_a_node_whose_seconds_are_not_forecast_is_refused(flowgraph: Run, plan: 
     [
         ("run.csv", "node,seconds\npolicy.update,3\n", "run.csv: is not JSON"),
         ("run.json", "{}", "run.json: flow: Field required"),
-        ("nowhere", None, "nowhere: holds no run"),
+        ("nowhere", None, "nowhere: is not a run folder"),
     ],
 )
 def test_what_is_no_runs_folder_is_named(flowgraph: Run, name: str, content: str | None, why: str) -> None:
@@ -317,7 +323,7 @@ def test_a_plan_is_calibrated_by_what_another_system_took_for_its_nodes(flowgrap
         ((), "contains no measured seconds"),
         (("policy.generate",), "should be NODE=SECONDS"),
         (("policy.generate=-1",), "--measured policy.generate: seconds=-1.0, but it may be any number above 0"),
-        (("nobody=1",), "plan.json: has measured no seconds of a node that is forecast"),
+        (("nobody=1",), "plan.json: has no measured seconds of a node with a forecast"),
         (("policy.update=3", "nobody=1"), "--measured nobody=1: no seconds are forecast for `nobody`"),
     ],
 )

@@ -109,8 +109,8 @@ def test_check_says_whether_a_flow_fits_on_devices_of_a_known_kind(flowgraph: Fl
     said = flowgraph("check", "mine.py", "--cluster", "2x8xh100", "--model", "Qwen/Qwen3-8B", "--batch", "1024")
     assert (said.code, said.out) == (0, ""), "what is planned for there trains in 16 bits, and no 800 digits"
     assert re.fullmatch(
-        r"taken: 1,024 prompts a step, of 512 tokens, and responses as long as they may be; `flowgraph plan` takes "
-        r"others\nit fits on 2x8xh100: [0-9.]+ s a step on 16 devices; `flowgraph plan` says how\n"
+        r"assuming 1,024 prompts a step, of 512 tokens, and responses of maximum length; `flowgraph plan` has "
+        r"options for both\nit fits on 2x8xh100: [0-9.]+ s a step on 16 devices; `flowgraph plan` shows how\n"
         r"mine\.py: no fault\n",
         said.err,
     )
@@ -119,7 +119,7 @@ def test_check_says_whether_a_flow_fits_on_devices_of_a_known_kind(flowgraph: Fl
     assert said.code == 1 and said.out.startswith("no placement for mine on 1 h100-sxm-80g: ")
     assert "smallest changes that fit" in said.out
     told = json.loads(flowgraph(*small, "--json").out)
-    assert len(told["faults"]) == 1 and told["notes"][0].startswith("taken: 256 prompts a step")
+    assert len(told["faults"]) == 1 and told["notes"][0].startswith("assuming 256 prompts a step")
 
 
 def test_check_says_what_is_missing_where_no_model_is_named(flowgraph: Flowgraph) -> None:

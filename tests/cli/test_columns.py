@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from flowgraph.cli.output import fitted
+from flowgraph.cli.output import wrap_lines
 from placements.format import COLUMNS
 from tests.cli.small_run import quietly
 
@@ -119,8 +119,8 @@ def test_json_is_the_same_in_any_terminal(here: Path, flowgraph: Run, monkeypatc
 
 
 def test_a_line_is_broken_between_words_under_its_last_cell_that_has_room() -> None:
-    assert fitted("short", 80) == "short"
-    assert fitted("  a  one two three four five six seven", 32) == "  a  one two three four five six\n     seven"
-    assert fitted(f"  {'a' * 20}  one two three", 32) == f"  {'a' * 20}  one two\n      three"
-    assert fitted("x" * 100, 80) == "x" * 100, "a word is never broken"
-    assert fitted("value = f(x) -> Loss  # host, grpo.py:23", 27) == "value = f(x) -> Loss\n   # host, grpo.py:23"
+    assert wrap_lines("short", 80) == "short"
+    assert wrap_lines("  a  one two three four five six seven", 32) == "  a  one two three four five six\n     seven"
+    assert wrap_lines(f"  {'a' * 20}  one two three", 32) == f"  {'a' * 20}  one two\n      three"
+    assert wrap_lines("x" * 100, 80) == "x" * 100, "a word is never broken"
+    assert wrap_lines("value = f(x) -> Loss  # host, grpo.py:23", 27) == "value = f(x) -> Loss\n   # host, grpo.py:23"

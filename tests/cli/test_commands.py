@@ -104,7 +104,8 @@ def test_a_run_leaves_everything_that_it_promises(finished: str, tmp_path: Path)
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "run.json", "settings.json", "graph.json", "graph.txt", "flow.py", "flow.mmd", "plan.json", "plan.mmd",
-        "program.txt", "metrics.jsonl", "measured.jsonl", "rollouts", "weights", "checkpoints", "lock",
+        "program.txt", "metrics.jsonl", "measured.jsonl", "rollouts", "weights", "checkpoints",
+        "validation", "lock",
     }  # fmt: skip
     origins = {each["name"]: each["origin"] for each in json.loads((folder / "settings.json").read_text())}
     assert origins["policy.generate.n"] == "--set"

@@ -162,7 +162,7 @@ def test_errors_of_draw_are_told_whole(flowgraph: Run, subjects: Any, tmp_path: 
     for name, text in {"list.json": "[1]", "other.json": '{"a": 1}', "none.json": "x", "half.json": "{"}.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "empty").mkdir()
-    no_json = "holds no JSON, so it is not a plan, program or picture"
+    no_json = "is not JSON, so it is not a plan, program or picture"
     half = "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
     known = "assumed, cluster, flow, forecast, placed, pools, schema, step, structure_hash"
     wanted = {
@@ -183,14 +183,14 @@ def test_errors_of_draw_are_told_whole(flowgraph: Run, subjects: Any, tmp_path: 
         ("other.json",): f"other.json: a: a plan has no `a` here\n  hint: known: {known}\n",
         ("none.json",): f"none.json: {no_json}: Expecting value: line 1 column 1 (char 0)\n",
         ("half.json",): f"half.json: {no_json}: {half}\n",
-        ("./empty",): "empty: holds no run\n",
+        ("./empty",): "empty: is not a run folder\n",
         ("program.json", "--picture", "search"): f"program.json: has no picture `search`: {NOT_SEARCHED}",
         ("program.json", "--picture", "placements"): f"program.json: has no picture `placements`: {NOT_SEARCHED}",
         ("plan.json", "--picture", "run"): (
-            "plan.json: has no picture `run`: it is not a run's folder\n  hint: flowgraph draw runs/grpo-1\n"
+            "plan.json: has no picture `run`: it is not a run folder\n  hint: flowgraph draw runs/grpo-1\n"
         ),
         ("plan.json", "--cluster", "1xcpu"): (
-            "plan.json: a file says itself what it was made for\n  hint: flowgraph draw plan.json\n"
+            "plan.json: a file already defines its model, data and cluster\n  hint: flowgraph draw plan.json\n"
         ),
         ("cluster.json", "--picture", "search", "--to", "mmd"): (
             "Mermaid cannot draw a scatter of candidates\n  hint: these can: svg, png, html, json, txt\n"
@@ -205,7 +205,7 @@ def test_a_folder_with_a_flows_name_does_not_hide_the_flow(flowgraph: Run, tmp_p
     before = text_of(flowgraph("draw", "grpo"))
     (tmp_path / "grpo").mkdir()
     assert text_of(flowgraph("draw", "grpo")) == before
-    assert refused(flowgraph("draw", "grpo/")) == "grpo: holds no run\n"
+    assert refused(flowgraph("draw", "grpo/")) == "grpo: is not a run folder\n"
 
 
 def test_a_plan_whose_flow_is_gone_is_drawn_by_its_roles(flowgraph: Run, subjects: Any) -> None:
@@ -217,7 +217,7 @@ def test_a_plan_whose_flow_is_gone_is_drawn_by_its_roles(flowgraph: Run, subject
         "gone.json: has no picture `sequence`: the plan's flow is not known\n"
     )
     assert refused(flowgraph("draw", "gone.json", "--picture", "flow")) == (
-        "gone.json: has no picture `flow`: flow `gone` is not found, or is no longer the one that was planned\n"
+        "gone.json: has no picture `flow`: flow `gone` was not found, or has changed since it was planned\n"
     )
 
 
@@ -267,10 +267,10 @@ def test_what_is_the_same_has_no_difference(flowgraph: Run, subjects: Any) -> No
 def test_a_flow_and_a_plan_are_not_compared(flowgraph: Run, subjects: Any) -> None:
     hint = "  hint: two flows, or two plans: `flowgraph plan FLOW -o plan.json`\n"
     assert refused(flowgraph("diff", "grpo", "plan.json")) == (
-        f"plan.json: is a plan, and grpo a flow: nothing to compare\n{hint}"
+        f"plan.json: is a plan, but grpo is a flow: they cannot be compared\n{hint}"
     )
     assert refused(flowgraph("diff", "plan.json", "grpo")) == (
-        f"grpo: is a flow, and plan.json a plan: nothing to compare\n{hint}"
+        f"grpo: is a flow, but plan.json is a plan: they cannot be compared\n{hint}"
     )
 
 
@@ -333,7 +333,7 @@ def test_a_runs_hostile_metrics_are_only_text_in_every_format(flowgraph: Run, ma
     with_metrics(Path("run"), HOSTILE[place])
     said = flowgraph("draw", "./run", "--to", ("text", "json", "svg")[place % 3])
     if "\ud83d" in HOSTILE[place]:  # half of a character: no run writes such a name
-        assert "a string holds half of a character" in refused(said)
+        assert "a string contains half of a surrogate pair" in refused(said)
         return
     inert(text_of(said), HOSTILE[place])
 

@@ -178,7 +178,7 @@ def test_a_run_without_weights_says_how_it_ended(flowgraph: Run, trained: Path, 
         "  hint: a run saves its weights at its end, or when it is stopped\n"
     )
     (tmp_path / "failed/checkpoints").mkdir()
-    assert refused(flowgraph("eval", "failed")).endswith("hint: `flowgraph resume failed` goes on with it to its end\n")
+    assert refused(flowgraph("eval", "failed")).endswith("hint: `flowgraph resume failed` continues it to its end\n")
 
 
 @pytest.mark.processes
@@ -199,7 +199,7 @@ def test_two_devices_draw_and_score_what_one_does(flowgraph: Run, trained: Path,
 
 
 NOT_ASKED_WELL = {
-    "names no model": ((), 2, "eval: names no model and no run"),
+    "names no model": ((), 2, "eval: names neither a model nor a run"),
     "no such model": (("tinny",), 1, "no model `tinny`"),
     "a file of responses": (("rows.parquet",), 2, "--generations rows.parquet"),
     "no such file": (("--generations", "no.parquet"), 1, "no.parquet: no such file"),
@@ -214,14 +214,14 @@ NOT_ASKED_WELL = {
     "a setting of drawing": (
         ("--generations", "good.parquet", "--set", "policy.generate.n=2"),
         2,
-        "these are there already",
+        "but the file already has them",
     ),
     "no such rule": (("tiny", "--by", "exat"), 1, "no shipped rule `exat`\n  hint: did you mean `exact`?"),
     "no rule for a source": (("tiny", "--data", "bare.jsonl"), 1, "hint: --by RULE"),
     "what a rule lacks": (
         ("--generations", "good.parquet", "--by", "exact"),
         1,
-        "rule `exact` asks for `ground_truth`, and no column has that name",
+        "rule `exact` takes `ground_truth`, but no column has that name",
     ),
     "none to a prompt": (("tiny", "--n", "0"), 2, "--n"),
     "below zero": (("tiny", "--temperature", "-1"), 2, "--temperature"),

@@ -260,17 +260,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 STARTING = "starting Ray and 2 workers\n"
-FAILED = "the run failed after step 0; run holds what was recorded\n"
+FAILED = "the run failed after step 0; the records are in run\n"
 HINT = "  hint: out of memory, a crash in native code, or killed; `flowgraph plan` forecasts memory\n"
-HOST = "    it was to run score, slow_advantages (host), step 0, slow.py:54\n"  # one call of a host process
+HOST = "    its task was score, slow_advantages (host), step 0, slow.py:54\n"  # one call of a host process
 DOING = {
-    "generate": "    it was to run policy.slow_generate (policy.sample), step 0, slow.py:53\n",
-    "logprob": "    it was to run ref.slow_logprobs (ref.infer), step 0, slow.py:55\n",
-    "update": "    it was to run policy.update (policy.train), step 0, slow.py:60\n",
+    "generate": "    its task was policy.slow_generate (policy.sample), step 0, slow.py:53\n",
+    "logprob": "    its task was ref.slow_logprobs (ref.infer), step 0, slow.py:55\n",
+    "update": "    its task was policy.update (policy.train), step 0, slow.py:60\n",
     "advantage": HOST,
     "score": HOST,
 }
-ASKED = "stopping after this step (again: now); run holds what was recorded\n"
+ASKED = "stopping after this step (again: at once); the records are in run\n"
 SLOW = pytest.mark.slow(group="faults")
 KIND_OF_DEVICE_NODE = ["update", *(pytest.param(kind, marks=SLOW) for kind in ("generate", "logprob"))]
 
@@ -294,7 +294,7 @@ def test_a_killed_process_of_a_device_is_named_with_what_it_did(start: Start, at
     os.kill(pid, signal.SIGKILL)
     ended = run.ended()
     says = "    Ray says: Worker unexpectedly exits with a connection error code 2 (SYSTEM_ERROR)\n"
-    failed(ended, f"rank R of pool `all` (process N) ended while the run needed it\n{DOING[at]}{says}{HINT}")
+    failed(ended, f"rank R of pool `all` (process N) ended during the run\n{DOING[at]}{says}{HINT}")
     assert f"(process {pid}) ended" in ended.err
     assert run.left() == []
 
@@ -323,7 +323,7 @@ def test_a_killed_host_process_is_told_with_what_it_did(start: Start, at: str) -
     run = start("--set", "score.limit_s=90", at=at)
     os.kill(host_process(run, at), signal.SIGKILL)
     says = "    Ray says: The worker died unexpectedly while executing this task\n"
-    failed(run.ended(), f"a host process ended while the run needed it\n{DOING[at]}{says}{HINT}")
+    failed(run.ended(), f"a host process ended during the run\n{DOING[at]}{says}{HINT}")
 
 
 @SLOW
@@ -349,7 +349,7 @@ slow.py:54: score: rule `rules.py:rule` {what}
 def test_a_rule_that_hangs_is_named_with_its_response(start: Start) -> None:
     run = start("--set", "score.limit_s=1", at="score")
     run.waiting(1)
-    failed(run.ended(), RULE.format(what="gave no score within 1 s"))
+    failed(run.ended(), RULE.format(what="returned no score within 1 s"))
 
 
 @SLOW
@@ -359,7 +359,8 @@ def test_a_rule_whose_process_is_killed_is_named_with_its_response(start: Start)
     failed(run.ended(), RULE.format(what="ended its process: killed by SIGKILL"))
 
 
-@pytest.mark.parametrize("how", ["ctrl-c", pytest.param("sigterm", marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("how", ["ctrl-c", "sigterm"])
 def test_an_interrupt_in_a_step_lets_it_finish_and_saves(start: Start, how: str) -> None:
     run = start(at="update", seconds=2)
     run.waiting(2)
@@ -367,7 +368,7 @@ def test_an_interrupt_in_a_step_lets_it_finish_and_saves(start: Start, how: str)
         run.interrupt()
     else:
         run.process.terminate()
-    more = "; `flowgraph resume run` goes on after step 1"
+    more = "; `flowgraph resume run` continues after step 1"
     text = f"{ASKED}step 1/1000\nstopped after step 1 of 1000; weights and records are in run{more}\n"
     interrupted(run.ended(), text)
     assert (run.folder / "run/weights/policy/model.safetensors").is_file()
@@ -382,11 +383,11 @@ def test_a_second_interrupt_does_not_wait_for_the_step(start: Start, at: str) ->
     run.interrupt()
     time.sleep(0.2)  # as fast as a person can; what Ray waits for must not swallow it
     run.interrupt()
-    interrupted(run.ended(), f"{ASKED}stopped in the middle of step 1; run holds what was recorded\n")
+    interrupted(run.ended(), f"{ASKED}stopped in the middle of step 1; the records are in run\n")
     assert run.left() == []
 
 
-WHILE_STARTING = "stopped while it was starting; run holds what was recorded\n"
+WHILE_STARTING = "stopped while it was starting; the records are in run\n"
 
 
 @SLOW
@@ -435,7 +436,7 @@ def test_the_end_of_ray_itself_ends_the_run(start: Start, name: str) -> None:
     run = start(at="update")
     run.waiting(2)
     next(process for process, own in run.alive().items() if own == name).kill()
-    failed(run.ended(), f"Ray's {name} ended while the run needed it\n{HINT}")
+    failed(run.ended(), f"Ray's {name} ended during the run\n{HINT}")
     assert run.left() == []
 
 

@@ -73,7 +73,7 @@ def test_a_runs_plan_says_where_its_weights_are_asked(flowgraph: Run, trained: P
     others = [each for each in plan["placed"] if not each["role"].endswith(".sample")]
     (tmp_path / "none.json").write_text(json.dumps(plan | {"placed": others}))
     text = refused(flowgraph(*asked, "--plan", "none.json", "-o", "out.parquet"))
-    assert text.startswith("none.json: this plan of grpo samples from no model")
+    assert text.startswith("none.json: this plan of grpo does not sample from a model")
 
 
 def test_prompts_of_the_command_line_are_answered_on_stdout(flowgraph: Run, trained: Path, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_columns_of_the_data_that_have_our_names_are_kept_apart_and_reach_rules(
 
 
 NOT_ASKED_WELL = {
-    "names no model": (("-o", "out.parquet"), 2, "generate: names no model and no run"),
+    "names no model": (("-o", "out.parquet"), 2, "generate: names neither a model nor a run"),
     "nowhere to write": (("tiny",), 2, "generate: needs an output file\n  hint: -o FILE.parquet"),
     "two kinds of prompts": (("tiny", "--prompt", "1", "--rows", "2"), 2, "so --rows has no effect"),
     "no Parquet": (("tiny", "-o", "out.json"), 2, "out.json: its name ends in `.json`, not in .parquet"),

@@ -169,7 +169,7 @@ def test_a_plan_that_does_not_say_what_it_was_made_for_is_not_exported(flowgraph
     del plan["assumed"]
     Path("bare.json").write_text(json.dumps(plan))
     assert refused(flowgraph("export", "bare.json", "--to", "verl")) == (
-        "bare.json: does not say what it was made for, so no command can be written\n"
+        "bare.json: does not state its flow, models and data, so no command can be written\n"
     )
 
 
@@ -209,7 +209,7 @@ def test_whether_a_model_of_unknown_sizes_fits_is_not_known_and_said(flowgraph: 
     Path("plan.json").write_text(Path("plan.json").read_text().replace("Qwen/Qwen3-0.6B", "/nowhere/mine"))
     said = flowgraph("export", "plan.json", "--to", "verl")
     assert "actor_rollout_ref.model.path=/nowhere/mine" in text_of(said)
-    assert "note: whether what is written fits is not known: /nowhere/mine: no such folder\n" in said.err
+    assert "note: it is not known whether the exported file fits: /nowhere/mine: no such folder\n" in said.err
 
 
 LARGE = ("--cluster", "16x8xh100", "--model", "Qwen3-235B-A22B", "--batch", "512")
@@ -230,8 +230,8 @@ def test_a_plan_that_does_not_fit_as_a_system_runs_it_is_written_in_layouts_that
     told = json.loads(text_of(flowgraph("export", "plan.json", "--to", system, "--json", "-o", "out")))
     name = f"{system} {told['version']}"
     assert told["notes"][0].startswith(f"as {name} runs the plan, ")
-    assert " more than the 71.6 GiB that a plan fills of each of its devices" in told["notes"][0]
-    (instead,) = [note for note in told["notes"] if note.startswith("it is written otherwise, which fits: ")]
+    assert " more than the 71.6 GiB that a plan may use of each of its devices" in told["notes"][0]
+    (instead,) = [note for note in told["notes"] if note.startswith("the exported file was changed so that it fits: ")]
     assert layouts(plan)["policy.train"].sharding == "full"
     assert str(layouts(plan)["policy.train"]) not in instead
     assert (told["faults"], told["step_s"] > step_s(plan)) == ([], True)
@@ -249,7 +249,7 @@ def test_a_plan_of_which_nothing_fits_says_so_and_by_how_much(flowgraph: Run, ma
         each["running"]["cache_share"] = 0.98 if each["role"] == "policy.sample" else None
     Path("plan.json").write_text(json.dumps(plan))
     said = flowgraph("export", "plan.json", "--to", "verl")
-    assert "# - what is written DOES NOT FIT: no layouts are known that do\n" in text_of(said)
+    assert "# - the exported file DOES NOT FIT, and no layout that fits is known\n" in text_of(said)
     assert "note: as verl 0.9.1 runs the plan, policy.sample needs " in said.err
 
 
@@ -437,7 +437,7 @@ def test_a_published_recipe_is_not_refused(flowgraph: Run, name: str) -> None:
     Path("run.sh").write_text(" ".join(f"{VERL} {both} {where} {keys}".split()) + "\n")
     read = json.loads(text_of(flowgraph("import", "run.sh", "--device", device, "--json")))
     assert (not read["faults"]) != (read["fits_with"] is not None)
-    assert any(note.startswith("every row is taken to have all that the run allows") for note in read["notes"])
+    assert any(note.startswith("every row is assumed to be as long as the run allows") for note in read["notes"])
     if name == "671B on 96 H20":  # 66 GB were published
         peaks = [peak["memory_bytes"] for pool in read["plan"]["forecast"] for peak in pool["peaks"]]
         assert not read["faults"]
@@ -461,7 +461,7 @@ def test_a_script_is_printed_as_a_flow_a_plan_and_what_a_search_finds(flowgraph:
         ["ref.infer", "fsdp", "data=8"],
     ]
     assert lines[-3:] == [
-        "what changes in run.sh, in the words of verl 0.9.1",
+        "changes to run.sh, in the terms of verl 0.9.1",
         "  actor_rollout_ref.rollout.tensor_model_parallel_size=1  (was 2)",
         "  actor_rollout_ref.rollout.gpu_memory_utilization=0.3  (was 0.5)",
     ]
@@ -474,7 +474,7 @@ def test_with_those_changes_a_run_is_as_good_as_what_a_search_finds(flowgraph: R
         f"{VERL} {KEYS} {rollout}.tensor_model_parallel_size=1 {rollout}.gpu_memory_utilization=0.3"
     )
     last = text_of(flowgraph("import", "run.sh")).splitlines()[-1]
-    assert last.startswith("searched on the same devices: this run is as good as what a search finds, ")
+    assert last.startswith("searched on the same devices: this run is as fast as the best plan found, ")
 
 
 def test_where_a_search_finds_nothing_faster_that_is_said(flowgraph: Run) -> None:
@@ -507,7 +507,7 @@ def test_of_a_run_of_openrlhf_what_changes_are_its_flags(flowgraph: Run) -> None
     Path("run.sh").write_text(AGENTS)
     said = flowgraph("import", "run.sh")
     lines = text_of(said).splitlines()
-    changes = lines[lines.index("what changes in run.sh, in the words of openrlhf 0.9.10") + 1 :]
+    changes = lines[lines.index("changes to run.sh, in the terms of openrlhf 0.9.10") + 1 :]
     assert "  --colocate_all_models  (was False)" in changes
     assert "  without colocate_actor_ref  (was True)" in changes
     assert "{token}" not in said.out + said.err
@@ -518,7 +518,7 @@ def test_where_no_plan_fits_nothing_is_written(flowgraph: Run) -> None:
     Path("run.sh").write_text(f"{VERL} {keys}")
     said = flowgraph("import", "run.sh", "--found", "found.json")
     assert text_of(said).splitlines()[-1] == "searched on the same devices: no plan fits"
-    assert "found.json is not written: a search finds nothing that the system runs\n" in said.err
+    assert "found.json is not written: the search found no plan that the system can run\n" in said.err
     assert not Path("found.json").exists()
 
 
@@ -527,7 +527,7 @@ def test_what_no_plan_keeps_is_said_so_that_it_can_be_told_again(flowgraph: Run)
     Path("run.sh").write_text(f"{VERL} {KEYS} {more} trainer.logger=[console]")
     said = flowgraph("import", "run.sh")
     text_of(said)
-    again = f"a plan keeps none of these: add them to the exported command again: {more} 'trainer.logger=[console]'"
+    again = f"a plan does not store these; add them to the exported command: {more} 'trainer.logger=[console]'"
     assert f"{again}\n" in said.err
 
 
@@ -579,8 +579,8 @@ def test_quotes_comments_variables_arrays_and_continued_lines_are_read_as_a_shel
     assert plan.assumed.models == {"policy": "Qwen/Qwen3-0.6B", "ref": "Qwen/Qwen3-0.6B"}
     assert len(plan.pools[0].devices) == 16
     assert (settings(plan)["policy.update.lr"], settings(plan)["policy.generate.n"]) == ("2e-06", "4")
-    (needless,) = [line for line in said.splitlines() if line.startswith("not read, since no plan depends on them: ")]
-    assert {"data.train_files", "trainer.logger", "trainer.experiment_name"} <= set(needless[41:].split(", "))
+    (needless,) = [line for line in said.splitlines() if line.startswith("not read, because no plan depends on them: ")]
+    assert {"data.train_files", "trainer.logger", "trainer.experiment_name"} <= set(needless[43:].split(", "))
     assert "trainer.mine was not read: verl 0.9.1 has no such key" in said
     assert "`a command's output` may hold further keys; only a running shell knows them\n" in said
 
@@ -643,11 +643,11 @@ def test_a_model_that_lies_in_a_folder_elsewhere_has_the_sizes_of_its_name(flowg
     plan, said = read(f"{VERL} {keys} actor_rollout_ref.model.lora_rank=8")
     assert plan.assumed is not None
     assert plan.assumed.models == {"policy": "Qwen/Qwen3-0.6B+lora=8", "ref": "Qwen/Qwen3-0.6B"}
-    assert "`~/models/Qwen3-0.6B` is not here: its sizes are those of Qwen/Qwen3-0.6B, by its name\n" in said
+    assert "`~/models/Qwen3-0.6B` is not on this machine: the sizes of Qwen/Qwen3-0.6B are used, by its name\n" in said
     Path("run.sh").write_text(f"{VERL} {KEYS.replace('Qwen/Qwen3-0.6B', '/data/models/mine')}")
     assert refused(flowgraph("import", "run.sh")) == (
         "/data/models/mine: no such folder\n"
-        "  hint: --model policy=NAME plans with the sizes of another, as of the model that it was trained from\n"
+        "  hint: --model policy=NAME plans with the sizes of another model, such as its base model\n"
     )
 
 
@@ -740,9 +740,9 @@ def test_an_imported_plan_is_checked_on_other_clusters(flowgraph: Run, read: Any
 # ---------------------------------------------------------------------------------------- import: what is refused
 
 BAD: dict[str, tuple[str, str]] = {
-    "empty": ("", "run.sh: no command of verl or OpenRLHF is in this text\n"),
-    "no command": ("echo hello\n", "run.sh: no command of verl or OpenRLHF is in this text\n"),
-    "only a comment": (f"# {VERL} {KEYS}".replace("\\\n", ""), "run.sh: no command of verl or OpenRLHF is in this"),
+    "empty": ("", "run.sh: this text has no command of verl or OpenRLHF\n"),
+    "no command": ("echo hello\n", "run.sh: this text has no command of verl or OpenRLHF\n"),
+    "only a comment": (f"# {VERL} {KEYS}".replace("\\\n", ""), "run.sh: this text has no command of verl or OpenRLHF"),
     "open quote": (f"set -x\n{VERL} 'data.x=1\n", "run.sh:2: `'data.x=1`: this quote is never closed\n"),
     "open array": ("A=(\n1\n", "run.sh:1: `(`: this array is never closed\n"),
     "blank after a backslash": (f"{VERL} \\ \n  a=1\n", "run.sh:1: `\\`: spaces follow it, so it does not continue"),
@@ -766,9 +766,12 @@ BAD: dict[str, tuple[str, str]] = {
         "run.sh:1: `actor_rollout_ref.model.path`: names no",
     ),
     "unknown model": (f"{VERL} actor_rollout_ref.model.path=qwen3-0.6", "no model `qwen3-0.6`\n  hint: did you mean"),
-    "flag without value": (f"{OPENRLHF} --pretrain", "run.sh:1: `--pretrain`: lacks its value\n"),
-    "flag without one of two": (f"{OPENRLHF} --eps_clip_low_high 0.2 --bf16", "run.sh:1: `--eps_clip_low_high`: lacks"),
-    "stray word": (f"{OPENRLHF} --bf16 stray", "run.sh:1: `stray`: belongs to no flag\n"),
+    "flag without value": (f"{OPENRLHF} --pretrain", "run.sh:1: `--pretrain`: has no value\n"),
+    "flag without one of two": (
+        f"{OPENRLHF} --eps_clip_low_high 0.2 --bf16",
+        "run.sh:1: `--eps_clip_low_high`: has no value\n",
+    ),
+    "stray word": (f"{OPENRLHF} --bf16 stray", "run.sh:1: `stray`: does not belong to a flag\n"),
     "contradiction": (
         f"{OPENRLHF} --pretrain a/b --colocate_all_models --actor_num_gpus_per_node 8 --vllm_num_engines 2",
         "run.sh:1: `vllm_num_engines`: 2 engines of 1 devices are not the 8 devices that they share\n",
@@ -802,8 +805,8 @@ BAD_YAML = {
     "a: 1\na: 2": "config.yaml:2: `a` is repeated; it is first on line 1\n",
     "a: [1": "config.yaml:1: is not YAML: ",
     "a: &x 1\nb: *x": "config.yaml:2: an alias stands for another part; write it out\n",
-    "- a": "config.yaml:1: holds no keys\n",
-    "": "config.yaml:1: holds no keys\n",
+    "- a": "config.yaml:1: has no keys\n",
+    "": "config.yaml:1: has no keys\n",
     "a: " + "[" * 5000: "config.yaml:1: nests too deep\n",
     "a: 1": "config.yaml: actor_rollout_ref.model.path: names no model\n",
     f"{VERL} a=1": "config.yaml:1: ",

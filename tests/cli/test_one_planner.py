@@ -15,7 +15,7 @@ from tests.cli.said import text_of
 
 Run = Callable[..., Any]
 ON_GPUS = ("grpo", "--model", "Qwen/Qwen2.5-7B", "--cluster", "2x8xh100")
-NOT_HERE = "the plan counts on 2 machines (node-1, node-2); this is one"
+NOT_HERE = "the plan needs 2 machines (node-1, node-2); this is one"
 ON_CPUS = ("grpo", "--cluster", "2xcpu-4GiB")
 
 

@@ -74,7 +74,7 @@ def test_an_edited_layout_is_explained_as_it_now_is_and_check_says_what_changed(
     assert after["step_s"] > before * 1.01
     said = flowgraph("check", path)
     assert (said.code, said.out) == (0, "")
-    assert said.err.startswith(f"its file says {shown(before)} a step; it is forecast to take {shown(after['step_s'])}")
+    assert said.err.startswith(f"its file says {shown(before)} a step; the forecast is now {shown(after['step_s'])}")
 
 
 def test_a_plan_is_checked_on_another_cluster_with_the_seconds_there(flowgraph: Run, written: Any) -> None:
@@ -89,8 +89,7 @@ def test_tensor_groups_over_machines_of_one_device_are_a_fault(flowgraph: Run, w
     said = flowgraph("check", cut, "--cluster", "8x1xh100")
     assert said.code == 1
     assert said.out == (
-        "8x1xh100: policy.sample: the plan counts on tensor groups of 2 devices; "
-        "no domain there has more than 1 device\n"
+        "8x1xh100: policy.sample: the plan needs tensor groups of 2 devices; no domain there has more than 1 device\n"
     )
 
 
@@ -102,7 +101,7 @@ def test_the_ways_to_run_a_role_have_the_plans_own_and_say_which_do_not_fit(flow
     train = placed(written("fit"), "policy.train")
     assert train["running"]["offload"]
     lines = flowgraph("explain", "plan.json", "policy.train").out.splitlines()
-    at = next(number for number, line in enumerate(lines) if "as it is (→)" in line)
+    at = next(number for number, line in enumerate(lines) if "the current layout (→)" in line)
     own = [line for line in lines[at + 1 :] if "→ " in line]
     assert len(own) == 1 and "GiB at work" in own[0] and "does not fit" not in own[0]
     assert "offload=all" in " ".join(lines[at + 1 :])
@@ -194,7 +193,7 @@ FAULTS: list[tuple[Edit, str]] = [
     (_too_few_devices, "policy.train: data=9 tensor=1 sharding=full takes 9 devices, its pool has 8\n"),
     (_circle, "step: tasks of one step wait for each other: policy.generate → "),
     (_negative, "step.tasks[0].parts.tail: Input should be greater than or equal to 0\n"),
-    (_no_number, "is not JSON: NaN is not a number of JSON\n"),
+    (_no_number, "is not JSON: NaN is not a JSON number\n"),
     (_too_long, "step.tasks[0].parts.tail: Input should be less than or equal to "),
     (_negative_period, "step.period_s: Input should be greater than or equal to 0\n"),
     (_no_task, "step: has no task\n"),
@@ -233,8 +232,8 @@ def test_a_plan_that_cannot_run_has_a_fault_and_no_verb_a_traceback(
         else:
             assert (said.code, said.out) == (1, "")
             assert said.err.startswith(f"edited.json: {why}")
-    plays = (("simulate", path), ("compare", path, "plan.json"))
-    for verb in plays if every_verb else (plays[place % 2],):
+    simulated = (("simulate", path), ("compare", path, "plan.json"))
+    for verb in simulated if every_verb else (simulated[place % 2],):
         said = flowgraph(*verb)
         assert said.code in (0, 1)
         if name in OF_THE_FILE:

@@ -79,7 +79,7 @@ def test_plan_prints_the_best_plan_its_bytes_and_seconds_and_why_named_ones_lost
 ) -> None:
     said = flowgraph("plan", "grpo", *LARGE)
     golden(text_of(said), "cli/planner_plan.txt")
-    assert "a run cuts responses at policy.generate.max_tokens=256; these go up to 8,000\n" in said.err
+    assert "the flow cuts responses at policy.generate.max_tokens=256; these go up to 8,000\n" in said.err
 
 
 def test_a_critic_and_a_lag_make_pools_of_their_own(flowgraph: Run, golden: Golden) -> None:
@@ -141,7 +141,7 @@ def test_each_objective_is_told_in_its_own_figures(flowgraph: Run) -> None:
     cheapest = text_of(flowgraph("plan", "ppo", *PRICES, "--objective", "cost", "--what-if", "batch=128"))
     cost = re.search(r"a step costs ([0-9.]+), ", cheapest)
     assert cost is not None
-    assert re.search(r"^proven the cheapest of the layouts considered; \d+ plans played$", cheapest, re.MULTILINE)
+    assert re.search(r"^proven the cheapest of the layouts considered; \d+ plans simulated$", cheapest, re.MULTILINE)
     ranked = re.findall(r"^  \d  ([0-9.]+) a step  [0-9,]+ s +(|tie|\+\d+%)  ", cheapest, re.MULTILINE)
     assert [float(each) for each, _ in ranked] == sorted(float(each) for each, _ in ranked)
     assert ranked[0] == (cost[1], "") and len(ranked) == 5
@@ -151,30 +151,30 @@ def test_each_objective_is_told_in_its_own_figures(flowgraph: Run) -> None:
     assert re.search(r"standalone:each-role +[0-9.]+ a step  [0-9,]+ s +\+\d+%: it takes \d+ devices", cheapest)
     assert re.search(r"batch=128  [0-9.]+ a step  [0-9,]+ s  \+\d+%", cheapest)
     fewest = text_of(flowgraph("fit", "ppo", *PRICES))
-    assert re.search(r"^proven the smallest of the layouts considered; \d+ plans played$", fewest, re.MULTILINE)
+    assert re.search(r"^proven the smallest of the layouts considered; \d+ plans simulated$", fewest, re.MULTILINE)
 
 
 def test_what_moved_is_told_by_what_was_asked_for(flowgraph: Run) -> None:
     large = ("--cluster", "5x8xh100", "--model", "Qwen/Qwen3-8B", "--batch", "256", *LENGTHS)
     robust = text_of(flowgraph("plan", "ppo", *large, "--robust"))
-    assert "\nit is not the fastest as forecast, but loses least where costs are other than forecast\n" in robust
+    assert "\nit is not the fastest by the forecast, but loses least if costs differ from the forecast\n" in robust
     assert "your request excludes it" not in robust
-    assert re.search(r"split:nemo-aligner +[0-9.]+ s +-\d+%: loses more where costs are other\n", robust)
+    assert re.search(r"split:nemo-aligner +[0-9.]+ s +-\d+%: loses more if costs differ\n", robust)
 
 
 def test_a_cost_is_not_asked_for_where_no_price_is_known(flowgraph: Run) -> None:
     text = refused(flowgraph("plan", "grpo", *SMALL, "--objective", "cost"), 2)
     assert text.endswith(
         "--objective cost: what h100-sxm-80g cost is not known\n"
-        "  hint: say `price_per_hour` of each machine in a cluster's file\n"
+        "  hint: set `price_per_hour` of each machine in the cluster file\n"
     )
 
 
 def test_the_other_verbs_as_json(flowgraph: Run, made: Any) -> None:
     plan = made()
-    played = json.loads(text_of(flowgraph("simulate", "plan.json", "--steps", 3, "--json")))
-    assert played["period_s"] == plan["step"]["period_s"]
-    assert {each["step"] for each in played["events"]} == {0, 1, 2}
+    simulated = json.loads(text_of(flowgraph("simulate", "plan.json", "--steps", 3, "--json")))
+    assert simulated["period_s"] == plan["step"]["period_s"]
+    assert {each["step"] for each in simulated["events"]} == {0, 1, 2}
     told = json.loads(text_of(flowgraph("explain", "plan.json", "--json")))
     assert [each["role"] for each in told] == ["policy.train", "policy.sample", "ref.infer"]
     assert all(each["step_s"] == pytest.approx(plan["step"]["period_s"]) for each in told)
@@ -291,7 +291,7 @@ def test_more_prompts_than_anyone_draws_are_refused(flowgraph: Run) -> None:
 
 def test_a_ratio_that_holds_nowhere_is_told(flowgraph: Run) -> None:
     said = flowgraph("plan", "gpg", *SMALL, "--ratio", "31:1", "--what-if", "ratio=1:1", "--what-if", "batch=32")
-    assert "--ratio 31:1 holds nowhere: in the best plan drawing and training share a pool\n" in said.err
+    assert "--ratio 31:1 has no effect: in the best plan, rollout and training share a pool\n" in said.err
     (line,) = (line for line in text_of(said).splitlines() if line.startswith("  ratio=1:1 "))
     assert line.endswith("so no ratio applies: rollout and training share a pool")
 
@@ -395,13 +395,13 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
     ),
     ("--pin", "policy.sample"): (2, "--pin policy.sample: should be ROLE=POOL\n  hint: --pin policy.train=pool0\n"),
     ("--pin", "policy.sample=host"): (
-        2, "--pin policy.sample=host: `host` is where nodes run that have no role\n  hint: another name\n",
+        2, "--pin policy.sample=host: `host` is the place of nodes without a role\n  hint: another name\n",
     ),
     ("--pin", "policy.sample=a", "--pin", "policy.sample=b"): (
         2, "--pin policy.sample=b: is pinned to `a` too\n  hint: leave one of them out\n",
     ),
     ("--engine", "train=fsdp", "--engine", "train=megatron"): (
-        2, "--engine train=megatron: the engine of train is `fsdp` already\n",
+        2, "--engine train=megatron: the engine of train is already `fsdp`\n",
     ),
     ("--memory", "1GiB"): (
         2,
@@ -421,12 +421,12 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
     ("--response-tokens", "0.5"): (1, "--response-tokens: tokens='0.5': lengths are 1 to 100,000,000 tokens\n"),
     ("--streamed",): (
         2,
-        ("--streamed: a response that continues in the next step has tokens of older weights, and no staleness was "
+        ("--streamed: a response that continues in the next step has tokens of older weights, but no staleness was "
         "asked for\n  hint: --staleness 1, or auto\n"),
     ),
     ("--staleness", "0", "--streamed"): (
         2,
-        ("--streamed: a response that continues in the next step has tokens of older weights, and no staleness was "
+        ("--streamed: a response that continues in the next step has tokens of older weights, but no staleness was "
         "asked for\n  hint: --staleness 1, or auto\n"),
     ),
     ("--ratio", "3"): (2, "--ratio 3: should be two whole numbers from 1\n  hint: --ratio 3:1\n"),
@@ -435,7 +435,7 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
         2,
         (
             "--placement colocated:deepspeed-chat --pin policy.train=a --pin ref.infer=b: policy.train and ref.infer "
-            "would share a pool and be apart\n  hint: leave one of them out\n"
+            "cannot both share a pool and be separate\n  hint: leave one of them out\n"
         ),
     ),
     ("--placement", "colocate"): (1, "no placement `colocate`\n  hint: did you mean `colocated`?\n"),
@@ -459,7 +459,8 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
     ),
     ("--profile", "nowhere.toml"): (2, "--profile nowhere.toml: cannot be read: No such file or directory\n"),
     ("--set", "policy.generate.m=4"): (
-        1, "--set: policy.generate has no setting `m`\n  hint: known: max_tokens, n, temperature\n",
+        1, "--set: policy.generate has no setting `m`\n  hint: known: ignore_eos, max_tokens, min_p, n, "  # noqa: ISC004
+        "repetition_penalty, stop, temperature, top_k, top_p\n",
     ),
 }  # fmt: skip
 
@@ -468,7 +469,7 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
 def test_a_bad_question_is_answered_with_what_is_wrong(flowgraph: Run, arguments: tuple[str, ...]) -> None:
     code, said = USAGE[arguments]
     text = refused(flowgraph("plan", "grpo", *SMALL, *arguments), code)
-    notes = "a run cuts responses at policy.generate.max_tokens=256; these go up to 8,000\n"
+    notes = "the flow cuts responses at policy.generate.max_tokens=256; these go up to 8,000\n"
     assert text.removeprefix(notes) == said
 
 
@@ -514,7 +515,7 @@ def test_a_model_that_is_none_is_named(flowgraph: Run, text: str) -> None:
     ],
 )
 def test_seconds_of_devices_of_unknown_speed_are_said_to_be_nominal(flowgraph: Run, cluster: str, device: str) -> None:
-    nominal = f"the speed of {device}, is not known: seconds are nominal, to tell one plan from another\n"
+    nominal = f"the speed of {device}, is not known: seconds are nominal, only to compare plans\n"
     for verb in ("plan", "fit"):
         said = flowgraph(verb, "grpo", "--cluster", cluster)
         assert re.match(r"grpo: [0-9.]+ m?s a step, ", text_of(said)) and nominal in said.err
@@ -524,7 +525,7 @@ def test_what_devices_of_no_price_cost_is_not_asked_for(flowgraph: Run) -> None:
     text = refused(flowgraph("plan", "grpo", "--cluster", "laptop", "--objective", "cost"), 2)
     assert text == (
         "--objective cost: what cpus cost is not known\n"
-        "  hint: say `price_per_hour` of each machine in a cluster's file\n"
+        "  hint: set `price_per_hour` of each machine in the cluster file\n"
     )
 
 
@@ -532,7 +533,7 @@ def test_what_devices_of_no_price_cost_is_not_asked_for(flowgraph: Run) -> None:
     ("verb", "part", "why"),
     [
         ("simulate", "step", "has no forecast of seconds; `plan` makes one on devices of a known kind\n"),
-        ("explain", "assumed", "does not say what it was made for, so nothing can be forecast from it\n"),
+        ("explain", "assumed", "does not state its flow, models and data, so it has no forecast\n"),
     ],
 )
 def test_a_plan_without_seconds_says_how_to_get_one_that_has_them(
@@ -552,7 +553,7 @@ def test_a_file_that_is_no_plan_is_named(flowgraph: Run, verb: str) -> None:
 def test_one_plan_is_nothing_to_compare(flowgraph: Run, made: Any) -> None:
     made()
     assert refused(flowgraph("compare", "plan.json"), 2) == (
-        "compare: one plan is nothing to compare\n  hint: compare A.json B.json\n"
+        "compare: compare needs two plans or more\n  hint: compare A.json B.json\n"
     )
 
 

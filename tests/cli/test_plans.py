@@ -22,7 +22,7 @@ from tests.cli.said import text_of
 
 Run = Callable[..., Any]
 Golden = Callable[[str, str], None]
-NOMINAL = "the speed of laptop/0, a cpu, is not known: seconds are nominal, to tell one plan from another\n"
+NOMINAL = "the speed of laptop/0, a cpu, is not known: seconds are nominal, only to compare plans\n"
 LAPTOP = ("--cluster", "laptop", "--memory", "4GiB")
 QUICK = ("--steps", 2, "--batch", 2, "--set", "policy.generate.n=4", "--eval-every", 0)
 OTHER_STRUCTURE = (
@@ -264,10 +264,10 @@ USAGE: dict[tuple[str, ...], str] = {
     ("draw", "grpo", "--picture", "plans"): "--picture: no picture `plans`\n  hint: did you mean `plan`?\n",
     ("run", "grpo", "--runtime", "rey"): "--runtime: no runtime `rey`\n  hint: known: local, ray\n",
     ("run", "grpo", "--runtime", "local", "--address", "192.0.2.1:6379"): (
-        "--address: an address is for Ray\n  hint: leave out --runtime local\n"
+        "--address: an address needs the runtime `ray`\n  hint: leave out --runtime local\n"
     ),
     ("run", "grpo", "--address", "local"): (
-        "--address: `local` is not the address of a cluster\n  hint: leave it out: then Ray is started here\n"
+        "--address: `local` is not the address of a cluster\n  hint: leave it out to start Ray on this machine\n"
     ),
     ("plan", "grpo", "-o", "nowhere/plan.json"): (
         f"{NOMINAL}nowhere/plan.json: cannot be written: No such file or directory\n"
@@ -293,7 +293,7 @@ TOO_SMALL_FOR_A_PLAN = """\
 no placement for grpo on edited.json: policy.sample needs 879.1 MiB on the way to generate, 623.1 MiB more than the \
 256.0 MiB that each of its devices has
     weights 427.2 KiB
-    beside it: the process 864.0 MiB · policy.train heap 13.6 MiB · ref.infer weights 427.2 KiB · \
+    also on the device: the process 864.0 MiB · policy.train heap 13.6 MiB · ref.infer weights 427.2 KiB · \
 policy.train optimizer 427.2 KiB · policy.train weights 213.6 KiB · policy.train rollout 64.0 KiB
   hint: no smaller batch fits: models, gradients and optimizer alone take 1.5 MiB
 """
@@ -327,7 +327,7 @@ def test_a_memory_says_nothing_of_devices_that_are_not_of_this_machine(flowgraph
 def test_a_run_refuses_a_plan_that_counts_on_more_memory_than_there_is(flowgraph: Run) -> None:
     text = refused(flowgraph("run", "grpo", "--memory", "1024TiB"))
     there = show_bytes(psutil.virtual_memory().total)
-    assert text == f"node laptop: the plan counts on 1024.0 TiB of memory; this machine has {there}\n"
+    assert text == f"node laptop: the plan needs 1024.0 TiB of memory; this machine has {there}\n"
 
 
 def test_a_run_refuses_a_plan_that_needs_more_memory_than_is_free(plan: Any, tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_run_refuses_a_plan_that_needs_more_memory_than_is_free(plan: Any, tmp
     with pytest.raises(ResourceError) as caught:
         refuse_other_machine(heavy)
     assert re.sub(r"[0-9.]+ .iB$", "3.0 GiB", str(caught.value)) == (
-        "node laptop: the plan counts on 1024.0 TiB of memory; free here are 3.0 GiB"
+        "node laptop: the plan needs 1024.0 TiB of memory; the free memory is 3.0 GiB"
     )
 
 
@@ -353,7 +353,7 @@ def test_a_plan_made_when_more_memory_was_free_still_runs(flowgraph: Run, plan: 
 
 def test_a_run_refuses_a_plan_of_two_machines(flowgraph: Run) -> None:
     assert refused(flowgraph("run", "grpo", "--cluster", "2x1xcpu-2GiB")) == (
-        "this machine: the plan counts on 2 machines (node-1, node-2); this is one\n"
+        "this machine: the plan needs 2 machines (node-1, node-2); this is one\n"
         "  hint: --address says where a Ray cluster is\n"
     )
 
@@ -366,7 +366,7 @@ def test_a_run_refuses_a_plan_of_gpus_that_are_not_here(flowgraph: Run, count: i
         pytest.skip("this machine has a GPU")
     text = refused(flowgraph("run", "grpo", "--cluster", f"{count}xgpu-80GiB"))
     wanted = "a GPU" if count == 1 else f"{count} GPUs"
-    assert text == f"node node-1: the plan counts on {wanted}; torch sees none here\n"
+    assert text == f"node node-1: the plan needs {wanted}; torch sees none here\n"
 
 
 def test_a_run_in_one_process_says_which_settings_of_a_plan_have_no_effect(

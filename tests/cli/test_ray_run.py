@@ -90,7 +90,7 @@ PROJECT = {
     ),
 }
 TOLD = """\
-the run failed after step 1; runs/mine-1 holds what was recorded
+the run failed after step 1; the records are in runs/mine-1
 my.py:44: ref.surprise raised ValueError: rows lie on no scale of STAGED/project/scales.py
     at my.py:27 in surprise
     in ref.surprise as ref.infer on rank R of pool `all`, step 1
@@ -208,7 +208,8 @@ def test_a_run_on_ray_leaves_everything_that_it_promises(on_ray: Finished) -> No
     assert on_ray.out == "runs/grpo-1\n"
     assert {path.name for path in folder.iterdir()} == {
         "run.json", "settings.json", "graph.json", "graph.txt", "flow.py", "flow.mmd", "plan.json", "plan.mmd",
-        "program.txt", "metrics.jsonl", "measured.jsonl", "rollouts", "weights", "checkpoints", "lock",
+        "program.txt", "metrics.jsonl", "measured.jsonl", "rollouts", "weights", "checkpoints",
+        "validation", "lock",
     }  # fmt: skip
     facts = on_ray.facts()
     assert (facts["status"], facts["steps_done"], facts["runtime"]) == ("finished", 3, "ray")
@@ -246,6 +247,7 @@ def test_a_run_on_ray_gives_the_metrics_of_one_in_process(on_ray: Finished, tmp_
         assert same == pytest.approx(other, abs=1e-5, rel=1e-5)
 
 
+@pytest.mark.slow(group="ray")
 def test_workers_run_copies_of_a_users_files_are_reached_by_nobody_else_and_say_what_failed(
     begin: Begin, tmp_path: Path
 ) -> None:

@@ -127,8 +127,8 @@ def seconds_of(verb: str, flow: str, flowgraph: Run) -> list[float]:
     if verb == "explain":
         return [each["step_s"] for each in told(flowgraph("explain", "plan.json", "--json"))]
     if verb == "simulate":
-        played = told(flowgraph("simulate", "plan.json", "--steps", 24, "--json"))
-        return [played["period_s"], played["played_s"]]
+        simulated = told(flowgraph("simulate", "plan.json", "--steps", 24, "--json"))
+        return [simulated["period_s"], simulated["simulated_s"]]
     if verb == "compare":
         beside = told(flowgraph("compare", "plan.json", "./plan.json", "--json"))
         return [beside["plan.json"]["step"]["period_s"]]
@@ -165,7 +165,7 @@ def test_what_a_plan_was_made_without_and_in_which_ratio_is_in_its_file(flowgrap
     lengths = {"prompt_tokens": 512, "response_tokens": "mean=2k,max=8k"}
     posed = prepare(make_request(flow="grpo", model=models, batch=64, cluster=cluster, **lengths))
     posed = posed.having(staleness=2, ratio=(1, 3), without=("ref",))
-    plan = find(posed.setting).best.plan(posed.assumed)
+    plan = find(posed.problem).best.plan(posed.assumed)
     Path("plan.json").write_text(plan.to_json())
     assert plan.step is not None
     (train, *_) = told(flowgraph("explain", "plan.json", "--json"))
@@ -186,7 +186,7 @@ def test_what_a_plan_was_made_without_and_in_which_ratio_is_in_its_file(flowgrap
         "ratio",
         "without",
     ):
-        assert getattr(again.setting, name) == getattr(posed.setting, name), name
+        assert getattr(again.problem, name) == getattr(posed.problem, name), name
 
 
 def test_what_is_asked_for_is_what_is_planned(found: Any) -> None:
@@ -271,7 +271,7 @@ def test_what_a_plan_says_already_is_not_asked_beside_it(flowgraph: Run, found: 
     said = flowgraph("plan", "grpo", "--plan", "plan.json", "--staleness", "2")
     assert (said.code, said.out) == (2, "")
     assert said.err == (
-        "--plan plan.json: --staleness: no effect: nothing is searched where a plan is given\n"
+        "--plan plan.json: --staleness: no effect, because a given plan is not searched\n"
         "  hint: leave out --plan: flowgraph plan grpo --cluster 2x8xh100\n"
     )
 

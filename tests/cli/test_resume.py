@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flowgraph.app.running.training import Observers, carry_out
+from flowgraph.app.running.training import Observers, train_and_record
 from flowgraph.cli.commands.run import exit_code
 from flowgraph.cli.output import note
 from flowgraph.files.hashes import text_hash
@@ -113,7 +113,7 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(flowgraph: Run,
     lines = said.err.splitlines()
     assert lines[:2] == [
         "what follows equals, bit for bit, a run that was not interrupted",
-        "going on after step 4 of 6",
+        "continuing after step 4 of 6",
     ]
     assert_same(run, whole)
     checks = [line["step"] for line in journal(run) if "eval/accuracy" in line]
@@ -129,7 +129,7 @@ def test_a_finished_run_says_so(flowgraph: Run, started: Started) -> None:
     for more in ((), ("--steps", "1")):
         said = flowgraph("resume", run, *more)
         assert (said.code, said.out) == (0, "run\n")
-        assert said.err == "run is finished: 1 of 1 steps are done; --steps 2 goes on\n"
+        assert said.err == "run is finished: 1 of 1 steps; continue with --steps 2\n"
     assert files(run, ".") == before
 
 
@@ -154,10 +154,10 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_does(flowgraph: Run,
     assert said.code == 0, said.err
     name = path.relative_to(run / "checkpoints/step_000004")
     assert said.err.startswith(
-        f"run/checkpoints/step_000004 is damaged: {name} has other bytes than were written; "
-        "it is now bad_step_000004, and one before it is used\n"
+        f"run/checkpoints/step_000004 is damaged: {name} has changed since it was written; "
+        "it is renamed to bad_step_000004; an earlier one is used\n"
     )
-    assert "going on after step 2 of 6\n" in said.err
+    assert "continuing after step 2 of 6\n" in said.err
     assert_same(run, whole)
 
 
@@ -168,7 +168,7 @@ def test_what_was_recorded_after_the_checkpoint_is_taken_back(flowgraph: Run, st
         metrics.write('{"step": 5, "score.rew')  # torn
     (run / "rollouts/policy.generate/000005.part").write_bytes(b"half")
     said = flowgraph("resume", run, "--steps", "6")
-    assert said.code == 0 and "going on after step 4 of 6" in said.err, said.err
+    assert said.code == 0 and "continuing after step 4 of 6" in said.err, said.err
     assert_same(run, whole)
 
 
@@ -201,8 +201,8 @@ def test_a_damaged_record_of_an_earlier_step_is_told_before_anything_is_promised
     said = flowgraph("resume", run, "--steps", "6")
     assert said.code == 0, said.err
     first, second, third, *_ = said.err.splitlines()
-    assert first == "a record of the steps before is damaged: run/metrics.jsonl has other bytes than were written"
-    told = "run/rollouts/policy.generate/000001.parquet has other bytes than were written: sha256 was "
+    assert first == "a record of the steps before is damaged: run/metrics.jsonl has changed since it was written"
+    told = "run/rollouts/policy.generate/000001.parquet has changed since it was written: sha256 was "
     assert second.startswith(f"a record of the steps before is damaged: {told}")
     assert third == "what follows equals, bit for bit, a run that was not interrupted"
     assert (run / "rollouts/policy.generate/notes.txt").is_file()
@@ -237,7 +237,7 @@ def test_a_second_driver_is_refused_with_the_process_of_the_first(flowgraph: Run
         said = flowgraph("resume", run, "--steps", "2")
     assert said.code == 1
     assert said.err == (
-        f"run: process {os.getpid()} runs this; two would write over each other\n  hint: wait for it, or end it\n"
+        f"run: process {os.getpid()} runs this; two runs would overwrite each other\n  hint: wait for it, or end it\n"
     )
     assert flowgraph("resume", run, "--steps", "2").code == 0
 
@@ -252,7 +252,7 @@ def test_fewer_steps_than_are_done_are_refused(flowgraph: Run, started: Started)
 @pytest.mark.parametrize("run", ["nowhere", "."])
 def test_what_is_no_run_is_refused(flowgraph: Run, run: str) -> None:
     said = flowgraph("resume", run)
-    assert said.code == 1 and "holds no run" in said.err
+    assert said.code == 1 and "is not a run folder" in said.err
 
 
 FLOW = """\
@@ -293,8 +293,8 @@ def test_a_flow_that_changed_since_is_resumed_as_it_was(flowgraph: Run, how: str
         Path("mine.py").unlink()
     said = flowgraph("resume", run, "--steps", "4")
     assert said.code == 0, said.err
-    told = "mine.py has changed since this run began" if how == "changed" else "mine.py is gone"
-    assert said.err.startswith(f"{told}; run/flow.py, the run's own copy of it, is resumed\n")
+    told = "mine.py has changed since this run started" if how == "changed" else "mine.py no longer exists"
+    assert said.err.startswith(f"{told}; run/flow.py, the copy in the run folder, is resumed\n")
     assert_same(run, Path("whole"))
 
 
@@ -311,8 +311,8 @@ def test_a_flow_in_the_folder_that_is_not_the_one_it_began_with_is_not_run(flowg
     said, now = flowgraph("resume", run, "--steps", "4"), text_hash((run / "flow.py").read_text())[:16]
     assert said.code == 4
     assert said.err == (
-        f"run/flow.py: is not the flow that this run began with: sha256 was {then}, is {now}\n"
-        "  hint: bring it back, or mine.py as it was; it was not run\n"
+        f"run/flow.py: is not the flow that this run started with: sha256 was {then}, is {now}\n"
+        "  hint: restore it, or the original mine.py; nothing was run\n"
     )
 
 
@@ -322,9 +322,9 @@ def test_other_settings_are_refused_by_name(flowgraph: Run) -> None:
     said = flowgraph("resume", run, "--steps", "4")
     assert said.code == 4
     assert said.err.partition("\n")[2] == (
-        "run: the flow's settings are not what this run began with\n"
+        "run: the flow's settings changed after this run started\n"
         "    policy.update.lr was 0.001, is 0.01\n"
-        "  hint: a run goes on as it began; start another for what has changed\n"
+        "  hint: restore the original flow, or start a new run with the changed one\n"
     )
 
 
@@ -333,7 +333,7 @@ def test_another_structure_is_refused_by_its_lines(flowgraph: Run) -> None:
     forge(run, FLOW.replace("advantages = group_normalize", "advantages = rloo_advantages"))
     said = flowgraph("resume", run, "--steps", "4")
     assert said.code == 4
-    assert "run: the flow's structure is not what this run began with\n" in said.err
+    assert "run: the flow's structure changed after this run started\n" in said.err
     assert re.search(r"^    -.*group_normalize", said.err, re.MULTILINE), said.err
     assert re.search(r"^    \+.*rloo_advantages", said.err, re.MULTILINE), said.err
 
@@ -347,10 +347,10 @@ def test_other_rows_are_refused(flowgraph: Run) -> None:
     said = flowgraph("resume", run, "--steps", "4")
     assert said.code == 4
     notes = re.findall(
-        r"^    rows/(\w+).parquet has other bytes than were written: sha256 was \w+, is \w+$", said.err, re.MULTILINE
+        r"^    rows/(\w+).parquet has changed since it was written: sha256 was \w+, is \w+$", said.err, re.MULTILINE
     )
     assert said.err.startswith(
-        "run: the rows of `rows` are not those that this run began with\n    rows/train.parquet "
+        "run: the rows of `rows` are not those that this run started with\n    rows/train.parquet "
     )
     assert notes == ["train", "test"], said.err
 
@@ -372,7 +372,7 @@ def test_no_flipped_bit_of_foreign_data_passes_in_silence_from_the_start_to_a_re
         for place in range(7, len(whole), len(whole) // 6):
             flip(Path(name), place)
             said = flowgraph("resume", run, "--steps", "4")
-            assert f"{name} has other bytes than were written: sha256 was " in said.err, (place, said.err)
+            assert f"{name} has changed since it was written: sha256 was " in said.err, (place, said.err)
             assert said.code or "; its rows are the same" in said.err, (place, said.err)
         Path(name).write_bytes(whole)
 
@@ -387,7 +387,7 @@ def test_other_weights_of_a_frozen_model_are_refused(flowgraph: Run, started: St
     shutil.copy("third/weights/policy/model.safetensors", "model/model.safetensors")
     said = flowgraph("resume", "second", "--steps", "4")
     assert said.code == 4
-    assert "`ref` (./model) has other weights than when this run began" in said.err, said.err
+    assert "`ref` (./model) has different weights from when this run started" in said.err, said.err
 
 
 def test_a_run_that_says_nothing_of_how_it_was_run_is_refused(flowgraph: Run, started: Started) -> None:
@@ -397,7 +397,7 @@ def test_a_run_that_says_nothing_of_how_it_was_run_is_refused(flowgraph: Run, st
     (run / "run.json").write_text(json.dumps(told))
     said = flowgraph("resume", run, "--steps", "2")
     assert said.code == 4
-    assert said.err == "run/run.json: does not say how it was run, so it cannot be resumed\n    lacks `options`\n"
+    assert said.err == "run/run.json: does not record how it was run, so it cannot be resumed\n    lacks `options`\n"
 
 
 # ------------------------------------------------------------------------------------------- killed at any moment
@@ -508,13 +508,14 @@ def test_a_run_killed_at_any_moment_and_resumed_ends_as_one_that_was_not(tmp_pat
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.slow(group="resume"))])
+@pytest.mark.slow(group="resume")
+@pytest.mark.parametrize("count", [2, 10])
 def test_an_interrupted_run_says_how_to_go_on_and_ends_as_one_that_was_not(tmp_path: Path, count: int) -> None:
     codes = cut_off(tmp_path, "SIGTERM", seed=count, count=count)
     told = "".join((tmp_path / f"cut{i}.err").read_text() for i in range(count))
     assert 130 in {code for ended in codes for code in ended}
     stopped = re.findall(r"stopped after step \d of 6; .*", told)
-    assert all(re.search(r"`flowgraph resume cut\d` goes on after step \d", line) for line in stopped)
+    assert all(re.search(r"`flowgraph resume cut\d` continues after step \d", line) for line in stopped)
     for i in range(count):
         assert_same(tmp_path / f"cut{i}", tmp_path / "whole")
 
@@ -542,7 +543,7 @@ def test_a_run_that_did_not_begin_leaves_no_folder_that_nothing_can_read(
 
     nothing: Any = SimpleNamespace(job=SimpleNamespace(steps=1))  # is prepared, for it gets no further
     with folder.locked():
-        assert exit_code(carry_out(nothing, folder, begun, Observers(say=note))) == code
+        assert exit_code(train_and_record(nothing, folder, begun, Observers(say=note))) == code
     assert capsys.readouterr().err == told.format(run=folder.path)
     assert not folder.path.exists()
 
@@ -615,7 +616,7 @@ def test_a_run_on_ray_whose_driver_or_worker_is_killed_is_resumed(whole_on_ray: 
     saved = [path.name for path in (folder / run / "checkpoints").glob("step_*")]
     if kill == "worker":
         assert code == (3 if saved else 1), err
-        assert re.search(rf"`flowgraph resume {run}` goes on after step \d", err) or not saved
+        assert re.search(rf"`flowgraph resume {run}` continues after step \d", err) or not saved
     else:
         assert code == -signal.SIGKILL
     code, err = on_ray(folder, run, "resume", run)

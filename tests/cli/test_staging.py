@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowgraph.app.running.runtime_launch import staged
+from flowgraph.app.running.runtime_launch import stage_user_files
 from flowgraph.flows.flow_files import FlowFile, find_flow
 from flowgraph.flows.settings import resolve_settings
 from flowgraph.language.graph import Graph
@@ -36,7 +36,7 @@ def test_a_rule_file_travels_and_workers_read_its_copy(
     (home / "rules.py").write_text("def rule(response): return 1.0\n")
     by = {"beside": "rules.py", "above": "../project/rules.py", "absolute": str(home / "rules.py")}[form]
     file, graph = made(f"{by}:rule")
-    flows = staged(file, [graph], folder)
+    flows = stage_user_files(file, [graph], folder)
     copy, _, name = scored_by(flows.graphs[0]).rpartition(":")
     assert name == "rule" and not Path(copy).is_absolute() and ".." not in Path(copy).parts
     assert (folder / copy).read_text() == (home / "rules.py").read_text()
@@ -45,5 +45,5 @@ def test_a_rule_file_travels_and_workers_read_its_copy(
 
 def test_a_shipped_flow_with_shipped_rules_takes_nothing_along(tmp_path: Path) -> None:
     file, graph = made("exact")
-    flows = staged(file, [graph], tmp_path / "staged")
+    flows = stage_user_files(file, [graph], tmp_path / "staged")
     assert scored_by(flows.graphs[0]) == "exact" and flows.file == "" and not (tmp_path / "staged").exists()

@@ -34,7 +34,7 @@ def test_state_without_a_start_is_refused_with_the_default_to_write(flowgraph: C
     Path("mine.py").write_text(FLOW.read_text().replace(" = KLWeight(0.05)", ""))
     said = flowgraph("run", "mine.py", "--steps", "1")
     assert said.code != 0
-    assert "`beta` starts from nothing" in said.err and "`beta: KLWeight = KLWeight(…)`" in said.err
+    assert "`beta` has no initial value" in said.err and "`beta: KLWeight = KLWeight(…)`" in said.err
     assert not Path("runs").exists()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import flowgraph.cli
-from flowgraph.cli.output import visible
+from flowgraph.cli.output import escape_controls
 from tests.cli.said import text_of
 
 Run = Callable[..., Any]
@@ -160,7 +160,7 @@ def test_a_response_is_printed_without_controls_and_exactly_as_json(
     monkeypatch.setattr(sampling, "generate_request", responds)
     said = flowgraph("generate", "tiny", "--prompt", "1", "--max-tokens", "2")
     refuse_controls(said, "generate")
-    assert said.out == f"{visible(HOSTILE)}\n\tsecond line\n", "lines and tabs stay"
+    assert said.out == f"{escape_controls(HOSTILE)}\n\tsecond line\n", "lines and tabs stay"
     data = json.loads(text_of(flowgraph("generate", "tiny", "--prompt", "1", "--max-tokens", "2", "--json")))
     assert [row["response"] for row in data] == [f"{HOSTILE}\n\tsecond line"], "JSON is exact"
 
@@ -180,5 +180,5 @@ def test_only_the_output_module_prints() -> None:
 
 def test_what_is_visible_stays_as_it_is() -> None:
     for text in ("plain", "größe 漢字 é", "a\u200db", "a\tb\nc", "❤\ufe0f", "±·…─━▁"):
-        assert visible(text) == text
-    assert visible("\x1b\r\u202e\ud800") == r"\x1b\r\u202e\ud800"
+        assert escape_controls(text) == text
+    assert escape_controls("\x1b\r\u202e\ud800") == r"\x1b\r\u202e\ud800"

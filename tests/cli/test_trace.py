@@ -93,7 +93,7 @@ def measured_steps(events: list[dict[str, Any]]) -> set[int]:
 def test_a_run_of_which_nothing_was_measured_is_refused(flowgraph: Command, ran: Path) -> None:
     said = flowgraph("trace", ran)
     assert (said.code, said.out) == (1, "")
-    assert said.err == "runs/grpo-1: has no step in measured.jsonl: nothing of it was measured\n"
+    assert said.err == "runs/grpo-1: has no step in measured.jsonl: nothing was measured\n"
     assert "peak forecast" not in flowgraph("report", ran).out
 
 
@@ -146,7 +146,7 @@ def test_compare_pairs_every_task_with_its_forecast(flowgraph: Command, costed: 
     tasks = {name: row for name, row in rows.items() if name != "a step"}
     assert any(name.startswith("sync ") for name in tasks) and any(name.startswith("transfer ") for name in tasks)
     for name, row in tasks.items():
-        assert row["forecast_s"] == pytest.approx(forecast[name]), "the forecast plays the tasks that were run"
+        assert row["forecast_s"] == pytest.approx(forecast[name]), "the forecast simulates the tasks that were run"
     assert rows["a step"]["forecast_s"] == plan["step"]["period_s"]
     assert rows["a step"]["measured_s"] == 21.0
 

@@ -40,7 +40,7 @@ from flowgraph.models import smollm2
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.ray.device import PoolRank
 from flowgraph.runtime.ray.supervision import Member
-from flowgraph.runtime.row_identity import StoredValue, deal, lined_up
+from flowgraph.runtime.row_identity import StoredValue, align_rows, rows_of_rank
 from flowgraph.serialize.graph import from_json
 from nodes import Policy, Prompts, Rollout, Scores, clipped, group_normalize, logprobs, refill, update
 from nodes.data.checks import PROMPT_HINT
@@ -153,11 +153,12 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     ),
     "ModelError.too_long": lambda: ModelError.too_long(40, 32, 64),
     "ModelError.no_prompt": ModelError.no_prompt,
+    "ModelError.no_such_token": lambda: ModelError.no_such_token(50257, 49152),
     "ModelError.no_folder": lambda: ModelError.no_folder("./mine"),
     "ModelError.not_a_folder": lambda: ModelError.not_a_folder("./mine.safetensors"),
     "ModelError.lacks": lambda: ModelError.lacks("./mine", "has no config.json", ["model.safetensors", "notes.txt"]),
     "ModelError.broken": lambda: ModelError.broken(
-        "./mine/model.safetensors", "is cut off or overlong: 1000 bytes, its header says 4096"
+        "./mine/model.safetensors", "is cut off or too long: 1000 bytes, its header says 4096"
     ),
     "ModelError.misfit": lambda: ModelError.misfit("./mine", ["not in the file: lm_head.weight"]),
     "ModelError.unusable": lambda: ModelError.unusable(
@@ -193,6 +194,10 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "RuleError.forged": lambda: RuleError.forged("rules.py:polite", notes=[AS_SCORED]),
     "RuleError.overtime": lambda: RuleError.overtime("rules.py:polite", 120.0, 9, 64, notes=[AS_SCORED]),
     "RuleError.unconfinable": lambda: RuleError.unconfinable("rules.py:polite", "the kernel of darwin has no Landlock"),
+    "RuleError.confined_and_not": lambda: RuleError.confined_and_not("rules.py:polite"),
+    "RuleError.no_sandbox": lambda: RuleError.no_sandbox("the kernel of darwin has no Landlock"),
+    "RuleError.sandbox_down": lambda: RuleError.sandbox_down("http://localhost:8080/run_code", "status 503"),
+    "RuleError.bad_sandbox": lambda: RuleError.bad_sandbox("localhost:8080", "it begins with http:// or https://"),
     "RuleError.unknown_allowance": lambda: RuleError.unknown_allowance("netwrok", ["network", "state"]),
     "RunFolderError.exists": lambda: RunFolderError.exists("runs/first", "runs/first-2"),
     "RunFolderError.bad_name": lambda: RunFolderError.bad_name("my run!"),
@@ -204,8 +209,8 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "SettingError.no_owner": lambda: SettingError.no_owner("policy.genrate.n", ["policy.generate.n", "score.by"]),
     "LawError.not_there": lambda: LawError.not_there(str(Run(("score",), HOST, ())), "policy.generate", HOST),
     "LawError.not_counted": lambda: LawError.not_counted("loss", "my.py:16"),
-    "LawError.not_aligned": lambda: raised(lined_up, {"score": held_rows(0, 1, 1), "brevity": held_rows(1, 0, 1)}),
-    "LawError.no_identity": lambda: raised(deal, pa.table({"brevity": [0.5, 1.0]}), 0, 2, "brevity"),
+    "LawError.not_aligned": lambda: raised(align_rows, {"score": held_rows(0, 1, 1), "brevity": held_rows(1, 0, 1)}),
+    "LawError.no_identity": lambda: raised(rows_of_rank, pa.table({"brevity": [0.5, 1.0]}), 0, 2, "brevity"),
     "LawError.not_told": lambda: LawError.not_told("importance_weights(behaviour=)", 128, 512),
     "UserCodeError.shadows": lambda: UserCodeError.shadows("FOLDER/nodes.py", "nodes"),
     "UserCodeError.in_node": lambda: on_a_worker(
@@ -231,7 +236,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
         "plan.json", "policy.sample", 4, "policy.generate", 2, "my.py:12"
     ),
     "PlanError.lags_in_place": lambda: PlanError.lags_in_place(
-        "plan.json", "policy.sample", 2, "it reads the very weights of policy.train"
+        "plan.json", "policy.sample", 2, "it reads the weights of the trainer, policy.train"
     ),
     "PlanError.not_supported": lambda: PlanError.not_supported(
         "plan.json", "grpo", ["`megatron` for policy.train", "`trtllm` for policy.sample"]
@@ -242,7 +247,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
         "policy.train needs 6.1 GiB in update, 2.1 GiB more than the 4.0 GiB that its device has",
         [
             "weights 513.1 MiB · gradients 513.1 MiB · optimizer 1.0 GiB · heap 1.5 GiB · activations 1.5 GiB",
-            "beside it: ref.infer weights 513.1 MiB · the process 448.0 MiB · policy.sample rollout 128.0 KiB",
+            "also on the device: ref.infer weights 513.1 MiB · the process 448.0 MiB · policy.sample rollout 128.0 KiB",
         ],
         "smallest changes that fit: policy.update.micro_batch_tokens=256 · batch=1",
     ),

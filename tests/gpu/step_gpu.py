@@ -22,7 +22,7 @@ from flowgraph.app import make_request
 from flowgraph.app.planning.flow_inputs import compiled_flow
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.request import Workload
-from flowgraph.app.running.run_report import TaskComparison, compared
+from flowgraph.app.running.run_report import TaskComparison, compare_tasks
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings
 from flowgraph.language import Key
 from flowgraph.lowering.lower import lower
@@ -171,7 +171,7 @@ def planned(case: Case, graph: Graph, model: Path, places: tuple[str, str]) -> P
 def _forecast(case: Case, graph: Graph, model: Path, cluster: str) -> Plan:
     """Return the hybrid plan with its forecast on a cluster of one device."""
     posed = posed_of(case, model, cluster)
-    return forecast(posed.setting, hybrid(graph, cluster), posed.assumed)
+    return forecast(posed.problem, hybrid(graph, cluster), posed.assumed)
 
 
 def prompts_of(case: Case) -> RowSource:
@@ -376,7 +376,7 @@ def run(folder: Path, device: DeviceName) -> dict[str, Any]:
         "parameters": shape(source).parameters,
         "tokens": case.prompts * case.samples * case.response_tokens,
         "process_bytes": {"forecast": plan.forecast[0].process_bytes, "measured": steps[-1].forecast[0].process_bytes},
-        "rows": [asdict(each) for each in rows_told(list(compared(plan, steps)), steps, plan)],
+        "rows": [asdict(each) for each in rows_told(list(compare_tasks(plan, steps)), steps, plan)],
         "metrics": metrics,
         "switched": switched,
         "synced": told,

@@ -26,7 +26,7 @@ from flowgraph.language.rows import take
 from flowgraph.language.values import Mask, Trainable
 from flowgraph.models import tiny
 from flowgraph.models.heads import with_head
-from flowgraph.runtime.row_identity import PLACE, deal
+from flowgraph.runtime.row_identity import PLACE, rows_of_rank
 from nodes import (
     Advantages,
     Chosen,
@@ -263,7 +263,7 @@ def _holed(rollout: Rollout) -> Rollout:
 def share(batch: Batch, rank: int, count: int) -> Batch:
     """Return one rank's rows, dealt as a run deals them."""
     table = pa.table({"#group": batch.rollout.group.data.numpy()})
-    dealt = deal(table, rank, count, "rollout")
+    dealt = rows_of_rank(table, rank, count, "rollout")
     return batch.taken(torch.tensor(dealt.column(PLACE).to_pylist(), dtype=torch.int64)) if count > 1 else batch
 
 

@@ -28,7 +28,7 @@ from flowgraph.lowering.program import HOST, Program, Run
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import to_table
 from flowgraph.runtime.ray.device import Flows, run_on_host
-from flowgraph.runtime.row_identity import IDS, deal, ids_of
+from flowgraph.runtime.row_identity import IDS, ids_of, rows_of_rank
 from nodes import (
     Advantages,
     Chosen,
@@ -414,7 +414,7 @@ def test_what_reads_all_rows_gives_the_same_of_the_rows_of_two_ranks_as_of_all_a
     table = identified(make_batch().rollout)
     tasks = [task for task in on_two_ranks(graph).tasks if isinstance(task, Run) and task.place == HOST]
     results = []
-    for parts in ([table], [deal(table, rank, 2, "rollout") for rank in range(2)]):
+    for parts in ([table], [rows_of_rank(table, rank, 2, "rollout") for rank in range(2)]):
         have = {"policy.generate": parts}
         for task in tasks:
             shards = [(len(have[name]), False) for name in task.reads]

@@ -30,7 +30,7 @@ from flowgraph.runtime.hosting import ModelSetup, host
 from flowgraph.runtime.interpreter import Executor
 from flowgraph.runtime.local import InProcess
 from flowgraph.runtime.ray.device import Flows
-from flowgraph.runtime.ray.session import Session, admitted, connect
+from flowgraph.runtime.ray.session import Session, connect, match_cluster
 from flowgraph.runtime.ray.start import start
 from nodes.data.source import PromptSource
 from tests.conftest import ray_is_here
@@ -140,8 +140,8 @@ def test_a_machine_that_has_too_little_is_named_before_anything_starts(connected
 
     devices = tuple((node, place) for node in "ab" for place in range(3))
     with pytest.raises(ResourceError) as caught:
-        admitted(plan_over({"train": devices[:2], "draw": devices[2:]}, devices=3), ray.nodes())  # type: ignore[no-untyped-call]
-    assert "node a: the plan counts on 3 CPU" in str(caught.value)
+        match_cluster(plan_over({"train": devices[:2], "draw": devices[2:]}, devices=3), ray.nodes())  # type: ignore[no-untyped-call]
+    assert "node a: the plan needs 3 CPU" in str(caught.value)
     assert connected.started is False
 
 
@@ -164,7 +164,7 @@ def test_a_machine_that_leaves_ends_the_run_and_one_that_comes_goes_on_alike(
     finally:
         timer.join()
         places.close()
-    said = r"rank \d of pool `(train|draw)` \(process \d+\) ended while the run needed it\n +it was to run "
+    said = r"rank \d of pool `(train|draw)` \(process \d+\) ended during the run\n +its task was "
     assert re.match(rf"{said}(policy|ref)\.\w+", str(caught.value)), caught.value
     cluster.add_node(num_cpus=2)
     cluster.wait_for_nodes()

@@ -13,7 +13,7 @@ import torch
 
 from flowgraph.engines.forward_pass.forward import forward_stats
 from flowgraph.engines.forward_pass.packed import Packing
-from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.forward_pass.packing_probe import choose_packing
 from flowgraph.engines.fsdp.ranks import ProcessRanks
 from flowgraph.errors import LawError
 from flowgraph.language.handle import ResponseRows
@@ -78,7 +78,7 @@ def every(sequence: ProcessRanks | None) -> dict[str, np.ndarray]:
     models |= {"values": made("two share", values=True), "a window": made("two share", window=4)}
     found = dict[str, np.ndarray]()
     for name, model in models.items():
-        packing = choose(model)
+        packing = choose_packing(model)
         assert packing is not None
         for rows in ROWS:
             one = told(model, rows_of(rows), sequence, packing)
@@ -147,7 +147,7 @@ def test_what_peers_cannot_share_is_refused(peers: list[dict[str, np.ndarray]]) 
             "2 ranks cannot share the 3 attention heads of a sequence\n"
             "  hint: the number of sequence ranks must divide the number of heads"
         )
-        assert str(peer["refused as many"]).startswith("2 ranks cannot share a sequence: padded rows were asked for\n")
+        assert str(peer["refused as many"]).startswith("2 ranks cannot share a sequence: padded rows were requested\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Every placement runs as it is drawn, and gives the same: the four named ones, and one that none of them is.
 
-PPO with a policy, a critic, a reference and a reward model, on Ray, against one process. The one by hand runs for each
-change; the four must have passed with the files that tests/slow_inputs.toml lists.
+PPO with a policy, a critic, a reference and a reward model, against one process. The runs on Ray must
+have passed with the files that tests/slow_inputs.toml lists; test_local.py runs a plan of many places for each change.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def alone(models: ModelSetup, sources: Mapping[str, RowSource], tmp_path_factory
     return outcome(InProcess(handles), ALONE, sources, tmp_path_factory.mktemp("alone"))
 
 
-ON_RAY = [pytest.param(name, marks=() if name == "by hand" else pytest.mark.slow(group="ray")) for name in PLANS]
+ON_RAY = [pytest.param(name, marks=pytest.mark.slow(group="ray")) for name in PLANS]
 
 
 @pytest.fixture(scope="module", params=ON_RAY)

@@ -455,7 +455,7 @@ def test_a_step_without_any_one_transfer_or_sync_is_refused(
         in_process(program).steps(program.without(place), sources, 2)
     what, hint = str(caught.value).splitlines()
     assert what.endswith(f" reads `{task.value}`, which is not in the store of {task.target}")
-    assert hint == "  hint: a transfer or a sync that brings it there is missing before"
+    assert hint == "  hint: a transfer or a sync to that store is missing before this task"
 
 
 def test_what_is_said_of_a_sync_that_is_missing(in_process: Callable[..., Side], digit_rows: pa.Table) -> None:
@@ -464,7 +464,7 @@ def test_what_is_said_of_a_sync_that_is_missing(in_process: Callable[..., Side],
         in_process(SAMPLING_APART).steps(SAMPLING_APART.without(place), {"prompts": PromptSource(digit_rows, 1)}, 1)
     assert str(caught.value) == (
         "`run policy.generate on apart/local, role policy.sample` reads `policy`, which is not in the store of "
-        "apart/local\n  hint: a transfer or a sync that brings it there is missing before"
+        "apart/local\n  hint: a transfer or a sync to that store is missing before this task"
     )
 
 

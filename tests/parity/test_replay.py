@@ -130,13 +130,13 @@ def test_a_rollout_that_is_not_as_its_run_wrote_it_is_refused_by_its_hash(
     with pytest.raises(RunFolderError) as caught:
         replay.refuse_damaged(3)
     assert str(caught.value).startswith(
-        f"{rollouts}: cannot be replayed: policy.generate/000000.parquet has other bytes than were written: sha256 was "
+        f"{rollouts}: cannot be replayed: policy.generate/000000.parquet has changed since it was written: sha256 was "
     )
     one.write_bytes(whole)
     lines = (rollouts / SUMS).read_text().splitlines(keepends=True)
     for text, why in (
         ("".join(lines)[:-9], f"{rollouts}: cannot be replayed: SHA256SUMS lacks policy.generate/000001.parquet"),
-        ("no hash\n", f"{rollouts / SUMS}: cannot be used: line 1 is not a hash and the name of a file here"),
+        ("no hash\n", f"{rollouts / SUMS}: cannot be used: line 1 is not a hash and the name of a file in its folder"),
     ):
         (rollouts / SUMS).write_text(text)
         with pytest.raises(RunFolderError) as caught:

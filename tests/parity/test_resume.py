@@ -103,7 +103,7 @@ def cut(whole: str, done: int) -> str:
 def test_what_is_carried_goes_on_bit_for_bit(command: Command, case: str) -> None:
     command("run", *CASES[case], *SMALL, "--cluster", "1xcpu", "--steps", "4", "-o", "whole")
     told = command("resume", cut("whole", 2))
-    assert "equals, bit for bit" in told and "going on after step 2 of 4" in told
+    assert "equals, bit for bit" in told and "continuing after step 2 of 4" in told
     assert_same("cut2", "whole", "step_000004")
     assert len({json.dumps(line) for line in journal("whole")}) == len(journal("whole"))
 
@@ -135,7 +135,7 @@ def test_a_copy_that_lags_is_as_old_after_a_resume_as_it_was(command: Command) -
     command("run", *options, "--steps", "5", "-o", "whole")
     assert versions("whole") == [0, 0, 0, 3, 3]
     for done in (2, 3, 4):  # before the copy is brought up to date, when it is, and after
-        assert f"going on after step {done} of 5" in command("resume", cut("whole", done))
+        assert f"continuing after step {done} of 5" in command("resume", cut("whole", done))
         assert_same(f"cut{done}", "whole", "step_000005")
 
 

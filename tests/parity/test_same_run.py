@@ -18,7 +18,7 @@ from flowgraph.engines.local.model import LocalModel
 from flowgraph.flows.settings import resolve_settings
 from flowgraph.language import Kind, Measure, Rows
 from flowgraph.language.values import Model
-from flowgraph.lowering.follow import follow
+from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
@@ -72,7 +72,9 @@ def metrics(
     program, executor = alone(graph, handles)
     checked = compile_graph(evaluate.graph({"max_tokens": 4}))
     own = lower(
-        checked, follow(program.plan, checked, {"policy": "policy"}), {"policy": dict(program.origins)["policy"]}
+        checked,
+        plan_second_flow(program.plan, checked, {"policy": "policy"}),
+        {"policy": dict(program.origins)["policy"]},
     )
     check = HeldOutCheck(own, {"prompts": FixedPrompts(rows, tuple(range(9)))}, 2)
     job = RunSpec(program, {"prompts": PromptSource(rows, batch, seed)}, seed, steps, check)

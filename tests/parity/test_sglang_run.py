@@ -92,6 +92,9 @@ def models(model_cache: Path) -> ModelSetup:
 Steps = Callable[..., list[tuple[pa.Table, dict[str, float]]]]
 
 
+ALL_ROWS = 10**6  # have their values of tokens recorded
+
+
 @pytest.fixture(scope="module")
 def steps(ray_session: Callable[[], Session], models: ModelSetup, digit_rows: Any, tmp_path_factory: Any) -> Steps:
     """Return `steps(plan, count)`: run so many steps on Ray, and give each step's rollout, and its metrics.
@@ -113,7 +116,7 @@ def steps(ray_session: Callable[[], Session], models: ModelSetup, digit_rows: An
         try:
             for step in range(count):
                 done = executor.run(program, {"prompts": PromptSource(digit_rows, 8)}, Key(7, step))
-                done.apply(write_rollout, READ, READ[1:], folder / f"{step}.parquet")
+                done.apply(write_rollout, READ, READ[1:], folder / f"{step}.parquet", {}, ALL_ROWS)
                 metrics.append(done.observed.means())
                 if enough(metrics):
                     break

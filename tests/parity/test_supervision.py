@@ -87,7 +87,7 @@ def test_a_task_that_never_ends_is_named_with_what_its_process_is_at(
     told = str(caught.value)
     assert who in told.splitlines()[0]
     assert doing in told.splitlines()[0]
-    assert "behind it waits policy.update (policy.train), step 1" in told
+    assert "waiting for it: policy.update (policy.train), step 1" in told
     assert f"{at}" in told
     assert "waits_for_ever" in told
-    assert "it was given" in told
+    assert "its limit was" in told

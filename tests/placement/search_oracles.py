@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from placements.solver.problem import Block, Objective, Option, Problem
+from placements.solver.problem import AssignmentProblem, Block, Objective, Option
 
 OBJECTIVES: tuple[Objective, ...] = ("step", "step", "devices", "cost")
 
 
-def table_problem(tables: Mapping[Block, Sequence[Option]], capacity: Sequence[int], **settings: Any) -> Problem:
+def table_problem(
+    tables: Mapping[Block, Sequence[Option]], capacity: Sequence[int], **settings: Any
+) -> AssignmentProblem:
     """Return the problem whose options are listed; a block that is not cannot run."""
     roles = 1 + max(role for block in tables for role in block)
     names = tuple(f"role{role}" for role in range(roles))
-    return Problem(names, tuple(capacity), lambda block: tables.get(block, ()), **settings)
+    return AssignmentProblem(names, tuple(capacity), lambda block: tables.get(block, ()), **settings)
 
 
 def blocks_of(roles: int) -> Iterator[Block]:
@@ -29,10 +31,10 @@ def blocks_of(roles: int) -> Iterator[Block]:
         yield Block(role for role in range(roles) if number >> role & 1)
 
 
-def random_problem(seed: int, roles_at_most: int = 6) -> Problem:
+def random_problem(seed: int, roles_at_most: int = 6) -> AssignmentProblem:
     """Make up to six roles on one or two classes, tables without order or by work, blocks that cannot run, and pins."""
     rng = np.random.default_rng(seed)
-    roles, classes, stages = int(rng.integers(1, roles_at_most + 1)), int(rng.integers(1, 3)), int(rng.integers(1, 5))
+    roles, classes, spans = int(rng.integers(1, roles_at_most + 1)), int(rng.integers(1, 3)), int(rng.integers(1, 5))
     capacity, price = rng.integers(2, 17, size=classes), rng.integers(1, 5, size=classes)
     kind, count = int(rng.integers(0, 4)), int(rng.integers(1, 4 if roles > 4 else 6))
 
@@ -40,10 +42,10 @@ def random_problem(seed: int, roles_at_most: int = 6) -> Problem:
         of, size = int(rng.integers(classes)), len(block)
         devices = int(rng.integers(1, capacity[of] + 2))
         drawn: Any = (
-            rng.integers(0, 6, size=stages),
-            rng.random(stages),
-            size * rng.integers(1, 20, size=stages) / devices,
-            size * (rng.integers(1, 8, size=stages) / devices + rng.integers(0, 2, size=stages)),
+            rng.integers(0, 6, size=spans),
+            rng.random(spans),
+            size * rng.integers(1, 20, size=spans) / devices,
+            size * (rng.integers(1, 8, size=spans) / devices + rng.integers(0, 2, size=spans)),
         )
         taken = tuple(devices * (each == of) for each in range(classes))
         return Option(taken, tuple(map(float, drawn[kind])), cost=float(devices * price[of]), key=(block, devices))
@@ -94,7 +96,7 @@ class Least:
     """How many choices of this kind there are, those that do not fit left out."""
 
 
-def every_choice(problem: Problem) -> dict[Kind, Least]:
+def every_choice(problem: AssignmentProblem) -> dict[Kind, Least]:
     """Weigh every choice of a problem, and give the best of each kind; nothing if none fits."""
     found = dict[Kind, Least]()
     for blocks in partitions(range(len(problem.roles))):
@@ -105,14 +107,16 @@ def every_choice(problem: Problem) -> dict[Kind, Least]:
     return found
 
 
-def _of_partition(problem: Problem, options: Sequence[Sequence[Option]]) -> Iterator[tuple[tuple[int, ...], Least]]:
+def _of_partition(
+    problem: AssignmentProblem, options: Sequence[Sequence[Option]]
+) -> Iterator[tuple[tuple[int, ...], Least]]:
     places = np.indices([len(each) for each in options]).reshape(len(options), -1)
     chosen = list(zip(options, places, strict=True))
     devices = np.array([np.array([each.devices for each in some])[at] for some, at in chosen])
-    stages_s = np.array([np.array([each.stages_s for each in some])[at] for some, at in chosen])
+    spans_s = np.array([np.array([each.spans_s for each in some])[at] for some, at in chosen])
     cost = np.array([np.array([each.cost for each in some])[at] for some, at in chosen]).sum(0)
     fits = (devices.sum(0) <= np.array(problem.capacity)).all(1)
-    step_s = np.maximum(stages_s.max(0).sum(1) / problem.tokens, stages_s.sum(2).max(0))
+    step_s = np.maximum(spans_s.max(0).sum(1) / problem.tokens, spans_s.sum(2).max(0))
     count = devices.sum((0, 2))
     value = {"step": step_s, "devices": count.astype(float), "cost": step_s * cost}[problem.objective]
     classes = (devices > 0).argmax(2).T
@@ -122,36 +126,36 @@ def _of_partition(problem: Problem, options: Sequence[Sequence[Option]]) -> Iter
         yield each, Least(float(value[best]), float(step_s[best]), int(count[best]), here.size)
 
 
-def by_milp(problem: Problem) -> float | None:
+def by_milp(problem: AssignmentProblem) -> float | None:
     """Solve the step as a set-partition program, a binary for each option of each block; None: nothing fits.
 
-    Whatever block a role is in, the slowest block of a stage is no faster: that is a row for each role and stage.
+    Whatever block a role is in, the slowest block of a span is no faster: that is a row for each role and span.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_matrix
 
     roles, classes = len(problem.roles), len(problem.capacity)
     rows = [(block, each) for block in blocks_of(roles) if problem.allows(block) for each in problem.options(block)]
-    stages = len(rows[0][1].stages_s)
+    spans = len(rows[0][1].spans_s)
     holds = np.array([[role in block for block, _ in rows] for role in range(roles)], dtype=float)
     devices = np.array([each.devices for _, each in rows], dtype=float).T
-    stages_s = np.array([each.stages_s for _, each in rows]).T
+    spans_s = np.array([each.spans_s for _, each in rows]).T
     slowest = [
-        np.concatenate([holds[role] * stages_s[at], -np.eye(stages + 1)[at]])
+        np.concatenate([holds[role] * spans_s[at], -np.eye(spans + 1)[at]])
         for role in range(roles)
-        for at in range(stages)
+        for at in range(spans)
     ]
-    busiest = [np.concatenate([holds[role] * stages_s.sum(0), -np.eye(stages + 1)[-1]]) for role in range(roles)]
-    summed = np.concatenate([np.zeros(len(rows)), np.full(stages, 1 / problem.tokens), [-1.0]])
-    pad = ((0, 0), (0, stages + 1))
+    busiest = [np.concatenate([holds[role] * spans_s.sum(0), -np.eye(spans + 1)[-1]]) for role in range(roles)]
+    summed = np.concatenate([np.zeros(len(rows)), np.full(spans, 1 / problem.tokens), [-1.0]])
+    pad = ((0, 0), (0, spans + 1))
     matrix = np.vstack([np.pad(holds, pad), np.pad(devices, pad), slowest, busiest, summed])
     below = np.concatenate([np.ones(roles), problem.capacity, np.zeros(len(slowest) + roles + 1)])
     above = np.concatenate([np.ones(roles), np.full(classes + len(slowest) + roles + 1, -np.inf)])
     found = milp(
-        np.eye(len(rows) + stages + 1)[-1],
+        np.eye(len(rows) + spans + 1)[-1],
         constraints=LinearConstraint(csr_matrix(matrix), above, below),
-        integrality=np.concatenate([np.ones(len(rows)), np.zeros(stages + 1)]),
-        bounds=Bounds(0, np.concatenate([np.ones(len(rows)), np.full(stages + 1, np.inf)])),
+        integrality=np.concatenate([np.ones(len(rows)), np.zeros(spans + 1)]),
+        bounds=Bounds(0, np.concatenate([np.ones(len(rows)), np.full(spans + 1, np.inf)])),
         options={"mip_rel_gap": 1e-9},
     )
     assert found.status in (0, 2), found.message
@@ -160,14 +164,14 @@ def by_milp(problem: Problem) -> float | None:
 
 def program_problem(
     seed: int, roles: Sequence[int] = (7, 8), sizes: Sequence[int] = (1, 2, 4, 8, 12, 16, 24)
-) -> Problem:
-    """Make 7 or 8 roles with a share of work and of fixed seconds in each stage, on one class of device or on two."""
+) -> AssignmentProblem:
+    """Make 7 or 8 roles with a share of work and of fixed seconds in each span, on one class of device or on two."""
     rng = np.random.default_rng(seed)
-    count, stages = int(rng.choice(roles)), int(rng.integers(2, 5))
+    count, spans = int(rng.choice(roles)), int(rng.integers(2, 5))
     classes = int(rng.integers(1, 3)) if count < 8 else 1
     capacity = rng.choice([16, 24, 32, 64], size=classes)
-    work = rng.uniform(1, 50, size=(count, stages)) * (rng.random((count, stages)) < 0.5)
-    fixed, least = rng.uniform(0, 0.5, size=(count, stages)) * (work > 0), rng.integers(1, 7, size=count)
+    work = rng.uniform(1, 50, size=(count, spans)) * (rng.random((count, spans)) < 0.5)
+    fixed, least = rng.uniform(0, 0.5, size=(count, spans)) * (work > 0), rng.integers(1, 7, size=count)
 
     def options(block: Block) -> Iterator[Option]:
         members = sorted(block)
@@ -175,7 +179,7 @@ def program_problem(
             for size in sizes:
                 if 0.6 * least[members].sum() <= size <= most:
                     seconds = work[members].sum(0) / size * (1 + 0.5 * of) + fixed[members].sum(0)
-                    uneven = seconds * rng.uniform(0.8, 1.2, size=stages)
+                    uneven = seconds * rng.uniform(0.8, 1.2, size=spans)
                     taken = tuple(size * (each == of) for each in range(classes))
                     yield Option(taken, tuple(map(float, uneven)), cost=float(size))
 

@@ -6,7 +6,7 @@ import pytest
 
 from flowgraph.cluster.plan import PhasePeak, Plan
 from tests.examples.flows.moving_reference import with_average, with_refreshes
-from tests.unit.placements.small_settings import Of, called, found_of
+from tests.unit.placements.small_problems import Of, called, found_of
 
 
 def plan_for(of: Of, **parts: str) -> Plan:

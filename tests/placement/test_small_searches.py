@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from placements.solver.problem import Block, Option, Problem, Solution
+from placements.solver.problem import AssignmentProblem, Block, Option, Solution
 from placements.solver.solve import solve
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
@@ -15,22 +15,22 @@ GENERATION, PREPARATION, TRAINING = range(3)
 Seconds = Mapping[str, Sequence[tuple[int, float, float]]]
 
 
-def flow(roles: Seconds, devices: int, *, least: Mapping[str, int] | None = None, **settings: Any) -> Problem:
-    """Make roles that take seconds of work and seconds that do not shrink, (stage, work, fixed), in a pool by turns."""
+def flow(roles: Seconds, devices: int, *, least: Mapping[str, int] | None = None, **settings: Any) -> AssignmentProblem:
+    """Make roles that take seconds of work and seconds that do not shrink, (span, work, fixed), in a pool by turns."""
     names = tuple(roles)
 
-    def stages(block: Block, size: int) -> tuple[float, ...]:
+    def spans(block: Block, size: int) -> tuple[float, ...]:
         parts = [part for role in sorted(block) for part in roles[names[role]]]
-        return tuple(sum(w / size + f for stage, w, f in parts if stage == at) for at in range(3))
+        return tuple(sum(w / size + f for span, w, f in parts if span == at) for at in range(3))
 
     def options(block: Block) -> list[Option]:
         smallest = sum((least or {}).get(names[role], 1) for role in block)
-        return [Option((n,), stages(block, n), cost=2.0 * n) for n in SIZES if smallest <= n <= devices]
+        return [Option((n,), spans(block, n), cost=2.0 * n) for n in SIZES if smallest <= n <= devices]
 
-    return Problem(names, (devices,), options, **settings)
+    return AssignmentProblem(names, (devices,), options, **settings)
 
 
-def pools(problem: Problem, method: Any = "auto") -> dict[str, int]:
+def pools(problem: AssignmentProblem, method: Any = "auto") -> dict[str, int]:
     """Return the devices of each pool, by the roles on it."""
     answer = found(problem, method)
     return {
@@ -38,7 +38,7 @@ def pools(problem: Problem, method: Any = "auto") -> dict[str, int]:
     }
 
 
-def found(problem: Problem, method: Any = "auto") -> Solution:
+def found(problem: AssignmentProblem, method: Any = "auto") -> Solution:
     answer = solve(problem, method)
     assert answer is not None
     return answer
@@ -117,7 +117,7 @@ def test_of_two_classes_each_pool_takes_the_one_that_it_gains_from() -> None:
         taken = ((4, 0), (0, 4))
         return [Option(taken[of], (seconds[role, of] * (role == 0), seconds[role, of] * (role == 1))) for of in (0, 1)]
 
-    answer = found(Problem(("policy.train", "policy.sample"), (4, 4), options, tokens=2))
+    answer = found(AssignmentProblem(("policy.train", "policy.sample"), (4, 4), options, tokens=2))
     assert [option.devices for _, option in answer.blocks] == [(4, 0), (0, 4)]
 
 

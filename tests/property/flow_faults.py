@@ -279,9 +279,9 @@ BAD_NODES = (
     ("@node\ndef bad(a: Annotated[Mask, Corrects('b')]) -> Mask: ...", "no other port of that name"),
     ("@node\ndef bad(a: Annotated[Mask, Corrects('a')]) -> Mask: ...", "no other port of that name"),
     ("@node\ndef bad(a: Annotated[Mask, Corrects('n')], *, n: int = 1) -> Mask: ...", "no other port of that name"),
-    ("@node\ndef bad(a: Annotated[Mask, Corrects]) -> Mask: ...", "says Corrects"),
+    ("@node\ndef bad(a: Annotated[Mask, Corrects]) -> Mask: ...", "declares Corrects"),
     ("@node\ndef bad(a: Annotated[Mask, Corrects(), Kind.TOKEN, Corrects()]) -> Mask: ...", "Corrects twice"),
-    ("@node\ndef bad(a: Coef = Coef(0.5)) -> Mask: ...", "no default"),
+    ("@node\ndef bad(a: Coef = Coef(0.5)) -> Mask: ...", "cannot have a default"),
     ("@node\ndef bad(a: Coef | None = Coef(0.5)) -> Mask: ...", "default None"),
     ("class Odd(Model): head = 'tail'\n@node\ndef bad(a: Odd) -> Mask: ...", "head is 'tail'"),
 )
@@ -296,7 +296,7 @@ def bad_node(rng: random.Random, program: Program) -> Broken | None:
 
 
 BAD_STARTS = (
-    ("Coef", "Coef(None)", "starts from nothing"),
+    ("Coef", "Coef(None)", "has no initial value"),
     ("Coef", "Coef(float('inf'))", "cannot hold inf"),
     ("Coef", "Coef((1, 2))", "cannot hold a tuple"),
     ("Coef", "Coef([1, {'a': object()}])", "cannot hold an object"),
@@ -306,8 +306,8 @@ BAD_STARTS = (
     ("Coef", "0.5", "its default is a float"),
     ("Coef", "None", "its default is None"),
     ("Coef | None", "Coef(0.5)", "the default None"),
-    ("Policy", "Policy(None)", "no default"),
-    ("Scores", "Scores(0.5)", "no default"),
+    ("Policy", "Policy(None)", "cannot have a default"),
+    ("Scores", "Scores(0.5)", "cannot have a default"),
     ("Annotated[Coef, By.FIXED]", "Coef(0.5)", "says By"),
 )
 
@@ -362,7 +362,7 @@ def bad_returns(rng: random.Random, program: Program) -> Broken | None:
             "return ()", "return prompts.group", "return object()",
         ]
     )  # fmt: skip
-    return Broken("flow", (f"@flow {program.name}: says it returns",), FlowTypeError)
+    return Broken("flow", (f"@flow {program.name}: should return",), FlowTypeError)
 
 
 MISUSES = (

@@ -603,7 +603,11 @@ def sealed() -> Generator[None]:
         raise Reached("all checks are passed")
 
     with contextlib.ExitStack() as stack:
-        for place in ("running.training._train", "responses.evaluating.sample", "responses.sampling.sample"):
+        for place in (
+            "running.training._train",
+            "responses.evaluating.sample_responses",
+            "responses.sampling.sample_responses",
+        ):
             stack.enter_context(mock.patch(f"flowgraph.app.{place}", reached))
         stack.enter_context(mock.patch("flowgraph.engines.servers.environments.install", reached))
         stack.enter_context(mock.patch("webbrowser.open", return_value=False))

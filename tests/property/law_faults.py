@@ -110,7 +110,7 @@ def wrong_model(rng: random.Random, program: Program) -> Broken | None:
     if wrong in ("new", "entropy"):  # nothing in such a term moves with what is trained
         return Broken(call, ("a term of the loss `last` does not depend on `pi`",), LawError)
     port = {"old": "old", "other": "old", "ref": "ref"}[wrong]
-    return Broken(call, (f"{call.op}({port}=) wants values of",), LawError)
+    return Broken(call, (f"{call.op}({port}=) needs values of",), LawError)
 
 
 @fault
@@ -122,7 +122,7 @@ def smoothed_fixed(rng: random.Random, program: Program) -> Broken | None:
     program.body.append(Call("fixed", "logprobs", [(None, program.newest[rows.policy]), (None, rows.var)]))
     call = Call("u", "kl_k3", [(None, "fixed"), (None, f"{rows.var}.mask"), ("ref", "smooth(new)")])
     add_update(program, rows, [new_of(rows), likely(rows), call], "t + u")
-    return Broken(call, ("kl_k3(new=) wants values of the model that `last` trains",), LawError)
+    return Broken(call, ("kl_k3(new=) needs values of the model that `last` trains",), LawError)
 
 
 @fault
@@ -143,10 +143,10 @@ def stale_uncorrected(rng: random.Random, program: Program) -> Broken | None:
         program.body.append(Call("fixed", "logprobs", [(None, rows.version), (None, "late")]))
         call = Call("t", "by_ratio", [(None, "new"), (None, "late.mask"), ("old", "fixed")])
         add_update(program, rows, [new_of(rows), call], "t")
-        return Broken(call, ("by_ratio(old=) wants values of the weights that drew", f"up to {lag} update"), LawError)
+        return Broken(call, ("by_ratio(old=) needs values of the weights", f"up to {lag} update"), LawError)
     call = Call("t", "policy_gradient", [(None, "new"), (None, "worth"), (None, "late.mask")])
     add_update(program, rows, [new_of(rows), call], "t")
-    return Broken(call, ("policy_gradient wants rows of the newest weights", f"up to {lag} update"), LawError)
+    return Broken(call, ("policy_gradient needs rows of the newest weights", f"up to {lag} update"), LawError)
 
 
 @fault
@@ -171,7 +171,7 @@ def miscorrected(rng: random.Random, program: Program) -> Broken | None:
     add_update(program, rows, [new_of(rows), likely(rows), call], "t + u")
     words = {
         "twice": "the ratio would be applied twice",
-        "other": "what is used would not be corrected",
+        "other": "the ratio in use would stay uncorrected",
         "unnamed": "unnamed takes no `old`",
     }
     return Broken(call, (f"{call.op}(weights=) corrects", words[how]), LawError)
@@ -321,10 +321,10 @@ def leaks_out_of_loss(rng: random.Random, program: Program) -> Broken | None:
         call = Call("leaked", "smooth", [(None, "LEAK[-1]")])
         program.body.append(call)
         program.back.append(("leaked", "LogProbs"))
-        return Broken(call, ("smooth uses", "lives in a loss only"), LawError)
+        return Broken(call, ("smooth uses", "exists only in a loss"), LawError)
     kind = "LogProbs" if loss.body[-1].text.endswith("(new)") else "Loss"
     program.back.append(("LEAK[-1]", kind))
-    return Broken("flow", ("returns", "lives in a loss only"), LawError)
+    return Broken("flow", ("returns", "exists only in a loss"), LawError)
 
 
 @fault
@@ -364,7 +364,7 @@ def impure_in_loss(rng: random.Random, program: Program) -> Broken | None:
         term.given.append(("old", f"{rows.var}.logprobs"))
     before = [Call("u", "likely", [(None, "new"), (None, f"{rows.var}.mask")])] if op == "adapt" else []
     add_update(program, rows, [new_of(rows), *before, inner[op], term], "t")
-    return Broken(inner[op], (op, "cannot stand in the loss `last`"), LawError)
+    return Broken(inner[op], (op, "cannot be used in the loss `last`"), LawError)
 
 
 @fault
@@ -377,7 +377,7 @@ def loss_in_loss(rng: random.Random, program: Program) -> Broken | None:
     inside = Call("x", "update", [(None, "pi"), (None, losses[0].name)])
     term = Call("t", "likely", [(None, f"logprobs(x, {rows.var})"), (None, f"{rows.var}.mask")])
     add_update(program, rows, [inside, term], "t")
-    return Broken(inside, ("update", "cannot stand in the loss `last`"), LawError)
+    return Broken(inside, ("update", "cannot be used in the loss `last`"), LawError)
 
 
 @fault

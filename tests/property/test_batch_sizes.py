@@ -23,7 +23,7 @@ from flowgraph.errors import BatchError
 from flowgraph.language import Key
 from flowgraph.language.graph import rewrite
 from flowgraph.passes import compile_graph
-from flowgraph.runtime.row_identity import deal
+from flowgraph.runtime.row_identity import rows_of_rank
 from nodes import Policy, Prompts, Reference, clipped, generate, group_normalize, kl_k3, logprobs, score, update
 from nodes.refill import refill
 from nodes.training import micro_batches, minibatches
@@ -152,7 +152,7 @@ def found(case: Case) -> tuple[SizeConflict, ...]:
 def dealt(prompts: int, n: int, ranks: int) -> list[list[int]]:
     """Return the prompt of each row that each rank is dealt, by the runtime's own function."""
     table = pa.table({"#group": np.repeat(np.arange(prompts) * 7 % 1009, n)})
-    return [deal(table, rank, ranks, "rows").column("#group").to_pylist() for rank in range(ranks)]
+    return [rows_of_rank(table, rank, ranks, "rows").column("#group").to_pylist() for rank in range(ranks)]
 
 
 def cut_by_hand(case: Case, seed: int) -> Iterator[tuple[list[torch.Tensor], int]]:
@@ -320,7 +320,7 @@ def test_the_nearest_values_are_those_that_a_walk_finds(
 @given(st.integers(1, 60), st.integers(1, 60))
 def test_the_least_minibatch_is_the_first_that_a_walk_finds(prompts: int, least: int) -> None:
     if prompts < least:
-        with pytest.raises(ValueError, match="hold no minibatch"):
+        with pytest.raises(ValueError, match="too few for a minibatch"):
             least_minibatch(prompts, least)
         return
     size = AdjustableSize("", "batch", prompts)

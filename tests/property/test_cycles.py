@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from placements.step.idle_time import idle_spans
 from placements.step.period import period
 from placements.step.schedule import Schedule, ScheduledTask, TaskWait, constraints
-from placements.step.timeline import play
+from placements.step.timeline import timeline_of
 
 STEPS = 30
 
@@ -112,7 +112,7 @@ def test_the_period_of_random_schedules_is_that_of_a_long_timeline(seeds: Seeds)
     for seed in tried:
         schedule = random_schedule(seed)
         found = period(schedule)
-        measured = measured_s(play(schedule, steps=150).finish_s, found.tokens)
+        measured = measured_s(timeline_of(schedule, steps=150).finish_s, found.tokens)
         errors.append(abs(measured / (found.seconds or inf) - 1))
     assert max(errors) < 1e-4
     assert sum(error < 1e-9 for error in errors) >= 0.99 * len(tried)
@@ -125,9 +125,9 @@ def test_timeline_and_period_of_random_schedules_are_those_of_a_discrete_event_s
     for seed in tried:
         schedule = random_schedule(seed)
         found, spans = period(schedule), simulated(schedule, STEPS)
-        assert {(run.task, run.step): (run.start_s, run.end_s) for run in play(schedule, steps=STEPS).runs} == spans, (
-            seed
-        )
+        assert {
+            (run.task, run.step): (run.start_s, run.end_s) for run in timeline_of(schedule, steps=STEPS).runs
+        } == spans, seed
         finish_s = [max(spans[task.name, step][1] for task in schedule.tasks) for step in range(STEPS)]
         assert measured_s(finish_s, found.tokens) == pytest.approx(found.seconds, rel=0.01), seed
 
@@ -154,8 +154,8 @@ def test_a_longer_task_never_shortens_the_period_nor_starts_a_run_sooner(
     name = data.draw(st.sampled_from([task.name for task in schedule.tasks]))
     longer = changed(schedule, name, lambda task: replace(task, seconds=(task.seconds or 0.0) + more_s))
     assert period_s(longer) >= period_s(schedule) * (1 - 1e-11)
-    later = {(run.task, run.step): run.start_s for run in play(longer, steps=8).runs}
-    assert all(run.start_s <= later[run.task, run.step] for run in play(schedule, steps=8).runs)
+    later = {(run.task, run.step): run.start_s for run in timeline_of(longer, steps=8).runs}
+    assert all(run.start_s <= later[run.task, run.step] for run in timeline_of(schedule, steps=8).runs)
 
 
 @given(schedules, st.integers(1, 4), st.data())
@@ -191,7 +191,7 @@ def test_without_end_of_staleness_the_period_is_the_largest_load_of_a_pool(sched
 
 @given(schedules, st.integers(1, 6))
 def test_busy_and_idle_shares_of_a_pool_add_up_to_all_the_time(schedule: Schedule, steps: int) -> None:
-    timeline = play(schedule, steps=steps)
+    timeline = timeline_of(schedule, steps=steps)
     idle = dict.fromkeys(schedule.pools, 0.0)
     for bubble in idle_spans(timeline):
         idle[bubble.pool] += bubble.share
@@ -202,7 +202,7 @@ def test_busy_and_idle_shares_of_a_pool_add_up_to_all_the_time(schedule: Schedul
 
 @given(schedules, st.integers(1, 6))
 def test_no_pool_does_two_things_and_no_task_starts_too_soon(schedule: Schedule, steps: int) -> None:
-    timeline = play(schedule, steps=steps)
+    timeline = timeline_of(schedule, steps=steps)
     ends = {(run.task, run.step): run.end_s for run in timeline.runs}
     assert len(ends) == steps * len(schedule.tasks) == len(timeline.runs)
     for run in timeline.runs:

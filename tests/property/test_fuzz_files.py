@@ -81,7 +81,7 @@ def test_a_manifest_that_is_nested_too_deep_leaves_the_checkpoint_before_it(good
     (copied / CHECKPOINT / "MANIFEST.json").write_text("[" * 100_000)
     case = said(good, copied, "resume", RUN, "--steps", "5")
     assert "MANIFEST.json cannot be read: it is nested more than 100 deep" in case.err
-    assert "going on after step 1 of 5" in case.err
+    assert "continuing after step 1 of 5" in case.err
 
 
 def test_a_state_that_is_none_leaves_the_checkpoint_before_it_whatever_its_hash(good: Path, copied: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_state_that_is_none_leaves_the_checkpoint_before_it_whatever_its_hash(
     (folder / "MANIFEST.json").write_text(json.dumps(manifest_of(folder, about)))
     case = said(good, copied, "resume", RUN, "--steps", "5")
     assert "state.json cannot be read: software: " in case.err
-    assert "going on after step 1 of 5" in case.err
+    assert "continuing after step 1 of 5" in case.err
 
 
 def test_going_back_removes_only_what_a_run_has_written(copied: Path) -> None:

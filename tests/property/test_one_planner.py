@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from flowgraph.analysis.roles import roles
 from flowgraph.app import make_request
 from flowgraph.app.planning.problem import PreparedProblem, prepare
-from flowgraph.checks.placed import unsupported
+from flowgraph.checks.placed import unsupported_parts
 from flowgraph.cluster.plan import Plan
 from flowgraph.errors import FlowError, ResourceError
 from flowgraph.lowering.lower import lower
@@ -28,26 +28,26 @@ from nodes.mismatch import watch_engines
 from placements.search.infeasibility import overflows
 from placements.search.named_placements import VARIANTS
 from placements.search.plan_builder import forecast_again
-from placements.search.search import PlanRequest as Wanted
+from placements.search.plan_request import PlanRequest
 from placements.search.search import find
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 from tests.looped import looped
 from tests.property.random_flows import compiled
-from tests.unit.placements.small_settings import SHIPPED, cluster_of
+from tests.unit.placements.small_problems import SHIPPED, cluster_of
 
 GPUS = ("1xh100", "1x8xh100", "2x8xh100", "4x8xa100-40g", "1x8xh20", "1x4xl40s", "1xgpu-80GiB", "2x8xgpu-40GiB")
 CPUS = ("1xcpu-8GiB", "2xcpu-8GiB", "4xcpu-4GiB", "8xcpu-4GiB")
 MODELS = ("Qwen/Qwen3-0.6B", "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen3-30B-A3B")
 
 
-def refuse_nothing(setting: PlanningProblem, plan: Plan) -> None:
+def refuse_nothing(problem: PlanningProblem, plan: Plan) -> None:
     """Assert all that is promised of a plan that a search gives."""
-    again = forecast_again(setting, plan)
+    again = forecast_again(problem, plan)
     assert (again.forecast, again.step) == (plan.forecast, plan.step), "what is run is forecast otherwise"
-    assert list(overflows(plan, setting, "here")) == []
-    assert unsupported(plan) == []
-    program = lower(setting.graph, plan, watch=watch_engines)
+    assert list(overflows(plan, problem, "here")) == []
+    assert unsupported_parts(plan) == []
+    program = lower(problem.graph, plan, watch=watch_engines)
     assert plan.step is not None
     assert [each.name for each in plan.step.tasks] == list(task_names(program.tasks))
 
@@ -63,9 +63,9 @@ def test_the_default_plan_of_every_shipped_flow_runs_as_written(flow: str, clust
     on_gpus = cluster in GPUS
     gpu_values = {"model": MODELS[0], "prompt_tokens": 512} if on_gpus else {}
     posed: PreparedProblem = prepare(make_request(flow=flow, cluster=cluster, **gpu_values))
-    found = find(posed.setting)
+    found = find(posed.problem)
     plan = found.best.plan(posed.assumed)
-    refuse_nothing(posed.setting, plan)
+    refuse_nothing(posed.problem, plan)
     assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -93,7 +93,7 @@ def test_any_plan_that_is_found_fits_lowers_and_names_what_runs(
         return
     heads = heads_of(graph)
     model = "tiny" if cluster in CPUS else model
-    setting = PlanningProblem(
+    problem = PlanningProblem(
         graph=graph,
         cluster=cluster_of(cluster),
         shapes={name: sizes(model, head) for name, head in heads.items()},
@@ -101,14 +101,14 @@ def test_any_plan_that_is_found_fits_lowers_and_names_what_runs(
         prompt=LengthDistribution.fixed(8 if cluster in CPUS else tokens),
         response=LengthDistribution.fixed(tokens if cluster in GPUS else 8),
     )
-    assume(setting.roles)
+    assume(problem.roles)
     trained = [role.param for role in roles(graph) if role.use == "train"]
-    setting = replace(setting, watched=watch_engines(graph, trained)) if trained and cluster != CPUS[0] else setting
+    problem = replace(problem, watched=watch_engines(graph, trained)) if trained and cluster != CPUS[0] else problem
     try:
-        found = find(setting, Wanted(placement=placement))
+        found = find(problem, PlanRequest(placement=placement))
     except ResourceError:
         event("nothing fits")
         return
     event("fits")
     for ranked in found.ranked[:3]:
-        refuse_nothing(setting, ranked.plan())
+        refuse_nothing(problem, ranked.plan())

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 from placements.solver.exact import solve_exact
 from placements.solver.greedy import solve_greedy
-from placements.solver.problem import Block, Option, Problem, Solution, step_seconds
+from placements.solver.problem import AssignmentProblem, Block, Option, Solution, step_seconds
 from tests.placement.search_oracles import OBJECTIVES, random_problem
 
 problems = st.integers(0, 10**6).map(lambda seed: random_problem(seed, roles_at_most=5))
 
 
-def additive_problem(seed: int) -> Problem:
+def additive_problem(seed: int) -> AssignmentProblem:
     """Make options of a block as sums of those of its roles: a role more makes no block faster or smaller."""
     rng = np.random.default_rng(seed)
-    roles, stages, price = int(rng.integers(2, 5)), int(rng.integers(1, 4)), int(rng.integers(1, 5))
+    roles, spans, price = int(rng.integers(2, 5)), int(rng.integers(1, 4)), int(rng.integers(1, 5))
 
     def of_role(devices: int) -> Option:
-        return Option((devices,), tuple(map(float, rng.integers(0, 9, size=stages) / devices)), cost=price * devices)
+        return Option((devices,), tuple(map(float, rng.integers(0, 9, size=spans) / devices)), cost=price * devices)
 
     rows = [[of_role(1), *(of_role(int(rng.integers(1, 6))) for _ in range(2))] for _ in range(roles)]
 
@@ -36,16 +36,16 @@ def additive_problem(seed: int) -> Problem:
 
     capacity = (int(rng.integers(roles, 12)),)
     names, objective = tuple(f"role{role}" for role in range(roles)), OBJECTIVES[int(rng.integers(len(OBJECTIVES)))]
-    return Problem(names, capacity, options, tokens=int(rng.integers(1, 4)), objective=objective)
+    return AssignmentProblem(names, capacity, options, tokens=int(rng.integers(1, 4)), objective=objective)
 
 
 def add(one: Option, other: Option) -> Option:
     """Run two by turns on one pool, large enough for both."""
-    stages_s = tuple(a + b for a, b in zip(one.stages_s, other.stages_s, strict=True))
-    return Option((one.devices[0] + other.devices[0],), stages_s, one.cost + other.cost)
+    spans_s = tuple(a + b for a, b in zip(one.spans_s, other.spans_s, strict=True))
+    return Option((one.devices[0] + other.devices[0],), spans_s, one.cost + other.cost)
 
 
-def solved(problem: Problem) -> Solution:
+def solved(problem: AssignmentProblem) -> Solution:
     answer = solve_exact(problem)
     assume(answer is not None)
     assert answer is not None
@@ -53,14 +53,14 @@ def solved(problem: Problem) -> Solution:
 
 
 @given(problems, st.lists(st.integers(0, 8), min_size=2, max_size=2))
-def test_more_devices_never_hurt(problem: Problem, more: list[int]) -> None:
+def test_more_devices_never_hurt(problem: AssignmentProblem, more: list[int]) -> None:
     answer = solved(problem)
     larger = tuple(count + extra for count, extra in zip(problem.capacity, more, strict=False))
     assert solved(replace(problem, capacity=larger)).value <= answer.value * (1 + 1e-12)
 
 
 @given(problems, st.randoms(use_true_random=False))
-def test_renaming_roles_changes_nothing_but_names(problem: Problem, random: Random) -> None:
+def test_renaming_roles_changes_nothing_but_names(problem: AssignmentProblem, random: Random) -> None:
     answer = solved(problem)
     new = list(range(len(problem.roles)))
     random.shuffle(new)
@@ -78,11 +78,11 @@ def test_renaming_roles_changes_nothing_but_names(problem: Problem, random: Rand
 
 
 @given(problems, st.sampled_from([0.001, 0.3, 7.0, 1e4]))
-def test_scaled_seconds_scale_the_step(problem: Problem, factor: float) -> None:
+def test_scaled_seconds_scale_the_step(problem: AssignmentProblem, factor: float) -> None:
     answer = solved(problem)
 
     def options(block: Block) -> list[Option]:
-        return [replace(each, stages_s=tuple(factor * s for s in each.stages_s)) for each in problem.options(block)]
+        return [replace(each, spans_s=tuple(factor * s for s in each.spans_s)) for each in problem.options(block)]
 
     scaled = solved(replace(problem, options=options))
     expected = 1.0 if problem.objective == "devices" else factor
@@ -91,7 +91,7 @@ def test_scaled_seconds_scale_the_step(problem: Problem, factor: float) -> None:
 
 
 @given(problems)
-def test_with_ever_more_lag_the_step_is_the_busiest_pool(problem: Problem) -> None:
+def test_with_ever_more_lag_the_step_is_the_busiest_pool(problem: AssignmentProblem) -> None:
     answer = solved(replace(problem, tokens=10**9, objective="step"))
     assert isclose(answer.value, max(option.busy_s for _, option in answer.blocks), abs_tol=1e-6)
     least = min(solved(replace(problem, tokens=tokens, objective="step")).value for tokens in (1, 2, 64))
@@ -99,7 +99,7 @@ def test_with_ever_more_lag_the_step_is_the_busiest_pool(problem: Problem) -> No
 
 
 @given(problems)
-def test_one_pool_on_policy_takes_the_sum_of_everything(problem: Problem) -> None:
+def test_one_pool_on_policy_takes_the_sum_of_everything(problem: AssignmentProblem) -> None:
     everyone = (Block(range(len(problem.roles))),)
     answer = solved(replace(problem, tokens=1, objective="step", together=everyone, apart=()))
     ((_, option),) = answer.blocks
@@ -112,20 +112,20 @@ def test_one_pool_on_policy_takes_the_sum_of_everything(problem: Problem) -> Non
 
 
 @given(st.integers(0, 10**6).map(additive_problem))
-def test_one_role_more_never_lowers_the_value(problem: Problem) -> None:
+def test_one_role_more_never_lowers_the_value(problem: AssignmentProblem) -> None:
     answer = solved(problem)
     fewer = replace(problem, roles=problem.roles[:-1])
     assert solved(fewer).value <= answer.value * (1 + 1e-9)
 
 
 @given(problems)
-def test_a_pin_never_lowers_the_value(problem: Problem) -> None:
+def test_a_pin_never_lowers_the_value(problem: AssignmentProblem) -> None:
     answer = solved(problem)
     assert solved(replace(problem, together=(), apart=())).value <= answer.value * (1 + 1e-12)
 
 
 @given(problems)
-def test_pinning_the_blocks_of_the_answer_gives_it_again(problem: Problem) -> None:
+def test_pinning_the_blocks_of_the_answer_gives_it_again(problem: AssignmentProblem) -> None:
     answer = solved(problem)
     pinned = tuple(block for block, _ in answer.blocks)
     firsts = Block(min(block) for block in pinned)
@@ -134,7 +134,7 @@ def test_pinning_the_blocks_of_the_answer_gives_it_again(problem: Problem) -> No
 
 
 @given(problems)
-def test_every_answer_is_worth_what_it_says(problem: Problem) -> None:
+def test_every_answer_is_worth_what_it_says(problem: AssignmentProblem) -> None:
     for answer in (solve_exact(problem), solve_greedy(problem)):
         for choice in (answer.best, *answer.runners_up) if answer is not None else ():
             step_s = step_seconds((option for _, option in choice.blocks), problem.tokens)

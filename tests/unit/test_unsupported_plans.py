@@ -14,7 +14,7 @@ from flowgraph import Graph
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.placed_graph import PlacedGraph, check_plan
 from flowgraph.analysis.roles import USES
-from flowgraph.checks.placed import refuse_unsupported, unsupported
+from flowgraph.checks.placed import refuse_unsupported, unsupported_parts
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import (
     Checkpointing,
@@ -36,7 +36,7 @@ from flowgraph.engines.table import ENGINES, engines_for
 from flowgraph.errors import PlanError
 from flowgraph.language import laws
 from tests.looped import looped
-from tests.unit.placements.small_settings import graph_of
+from tests.unit.placements.small_problems import graph_of
 
 GPU = Device(kind="gpu", memory_bytes=80 * 2**30, model="h100-sxm-80g")
 ENGINE_OF = {"policy.train": "fsdp", "policy.sample": "sglang", "ref.infer": "fsdp"}
@@ -125,7 +125,7 @@ def test_a_plan_may_name_what_is_only_modelled_and_says_which_of_it_cannot_be_ru
 ) -> None:
     plan = plan_of(graph, role, **parts)
     check_plan(plan, graph)
-    assert unsupported(plan) == names
+    assert unsupported_parts(plan) == names
 
 
 def test_a_refusal_names_all_that_cannot_be_run(graph: Graph) -> None:
@@ -152,12 +152,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "policy.train",
         {"engine": "sglang"},
-        "policy.train: the engine `sglang` does not run `step`\n  hint: it does sample, weights",
+        "policy.train: the engine `sglang` does not run `step`\n  hint: it supports sample, weights",
     ),
     (
         "policy.sample",
         {"engine": "fsdp"},
-        "policy.sample: the engine `fsdp` does not run `sample`\n  hint: it does step, token_stats, weights",
+        "policy.sample: the engine `fsdp` does not run `sample`\n  hint: it supports step, token_stats, weights",
     ),
     (
         "policy.train",
@@ -196,7 +196,7 @@ def test_a_plan_is_held_to_what_is_modelled_of_its_engines(graph: Graph, role: s
 @pytest.mark.parametrize("parts", [{"engine": "megatorn"}, {"engine": "local", "layout": SHARDS}], ids=str)
 def test_what_is_not_modelled_is_refused_as_that_and_not_as_what_cannot_be_run(graph: Graph, parts: Any) -> None:
     plan = plan_of(graph, "ref.infer", **parts)
-    assert unsupported(plan) == []
+    assert unsupported_parts(plan) == []
     assert "hint: did you mean `megatron`?" in (said := refusal(plan, graph)) or "it runs sharding=none" in said
 
 
@@ -223,7 +223,7 @@ def test_experts_go_in_equal_parts_to_ranks_that_there_are(
     plan = plan_of(graph, "policy.train", engine="megatron", layout=layout)
     known = {} if experts is None else {"policy": experts}
     faults = list(laws.faults("placed", PlacedGraph(graph, plan, "plan.json", known)))
-    hint = "\n  hint: experts go in equal parts to equal parts of the ranks: `expert` divides both"
+    hint = "\n  hint: experts are split equally over ranks, so `expert` must divide both"
     assert [str(each) for each in faults] == ([f"plan.json: {said}{hint}"] if said else [])
 
 

@@ -1,4 +1,4 @@
-"""The arguments of the Python API: their types, the request of them, and errors in their words."""
+"""The arguments of the Python API: their types, the request that is built from them, and errors that name them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ Models = str | Sequence[str] | Mapping[str, str]
 """A model of the trained parameter, `PARAM=MODEL` texts, or models by parameter."""
 Settings = Mapping[str, object] | Sequence[str]
 """Settings of a flow and its nodes by name, such as `{"policy.generate.n": 16}`."""
+DataSets = str | Path | Sequence[str | Path | tuple[str, float]] | Mapping[str, float]
+"""A data set, several, or several by weight: `{"a.parquet": 0.7, "b.parquet": 0.3}`."""
+ColumnNames = Mapping[str, str] | Sequence[str]
+"""The columns to read by other names: `{"prompt": "problem", "answer": "solution"}`."""
 Names = str | Sequence[str]
 PathLike = str | Path
 Objective = Literal["step", "cost", "devices"]
@@ -25,27 +29,38 @@ System = Literal["verl", "openrlhf", "nemo-rl"]
 PictureName = Literal["flow", "plan", "sequence", "timeline", "memory", "placements", "search", "run"]
 
 
-def request_of(**values: Any) -> Request:
-    """Return the request of these arguments; a PlanResult as `plan` is replaced by its plan."""
+def request_from_arguments(**values: Any) -> Request:
+    """Build a `Request` from the keyword arguments of a call of the Python API.
+
+    `values` are fields of any part of a request, by name; None means the default. A PlanResult given as `plan` is
+    replaced by its plan. Raises UsageError for an unknown name or contradictory values, and SettingError for a value
+    that its field does not allow.
+    """
     plan = values.get("plan")
     return make_request(**values | {"plan": plan.plan if isinstance(plan, PlanResult) else plan})
 
 
-def subject_of(model: PathLike | RunResult | None) -> str | None:
-    """Return the name of a model, or the folder of a run, as text; None for None."""
-    return None if model is None else str(folder_of(model))
+def model_text(model: PathLike | RunResult | None) -> str | None:
+    """Return the name of a model, or the path of a run's folder, as text; None for None.
+
+    A run may be given as the result of `run`. Raises RunFolderError for a run that stopped before it began.
+    """
+    return None if model is None else str(run_folder(model))
 
 
-def folder_of(run: PathLike | RunResult) -> Path:
-    """Return the folder of a run, given as a path or as the result of `run`."""
+def run_folder(run: PathLike | RunResult) -> Path:
+    """Return the path of a run's folder, given as that path or as the result of `run`.
+
+    Raises RunFolderError for a run that stopped before it began.
+    """
     return run.path if isinstance(run, RunResult) else Path(run)
 
 
 @contextmanager
-def arguments() -> Generator[None]:
+def argument_errors() -> Generator[None]:
     """Open a context in which errors that name a command-line option name the Python argument too.
 
-    `--staleness x` becomes `staleness= (--staleness x)`.
+    `--staleness x` becomes `staleness= (--staleness x)`. Only a FlowError is changed, and is raised again.
     """
     try:
         yield

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from flowgraph.app.calls.arguments import (
+    ColumnNames,
+    DataSets,
     Method,
     Models,
     Names,
@@ -15,9 +17,9 @@ from flowgraph.app.calls.arguments import (
     PictureName,
     Settings,
     System,
-    arguments,
-    folder_of,
-    request_of,
+    argument_errors,
+    request_from_arguments,
+    run_folder,
 )
 from flowgraph.app.drawing.draw_target import find_target, plan_target
 from flowgraph.app.drawing.make_drawing import DrawResult, draw_result
@@ -47,7 +49,8 @@ def plan(
     flow: FlowLike,
     *,
     model: Models | None = None,
-    data: str | None = None,
+    data: DataSets | None = None,
+    columns: ColumnNames | None = None,
     batch: int | None = None,
     prompt_tokens: str | int | None = None,
     response_tokens: str | int | None = None,
@@ -79,7 +82,9 @@ def plan(
     Args:
         flow: a shipped flow (`"grpo"`), one in a file (`"my.py:name"`), or a flow itself.
         model: the trained model, or models by parameter: a name, a folder or a hub id, with `+lora=RANK` for adapters.
-        data: a data set, file or folder; without one, devices of a known kind are planned with lengths of rows.
+        data: a data set, file or folder, or several; without one, devices of a known kind are planned with lengths of
+            rows.
+        columns: columns to read by other names: `{"prompt": "problem"}`.
         batch: prompts in a step.
         prompt_tokens: prompt lengths in tokens: `512`, `"mean=1k,p99=4k"` or `"FILE.parquet:COLUMN"`.
         response_tokens: response lengths in tokens; by default the longest that the flow allows.
@@ -113,13 +118,13 @@ def plan(
         PlanError: a plan that is not for this flow, or breaks a law.
     """
     values = fields(locals(), but="calibration measured measured_on say")
-    with arguments():
+    with argument_errors():
         if not isinstance(calibration, Calibration):
-            texts = request_of(settings=measured).workload.settings
+            texts = request_from_arguments(settings=measured).workload.settings
             file = Path(plan) if isinstance(plan, str | Path) else None
             seconds_of = measured_plan(file, None if measured_on is None else Path(measured_on), texts)
             calibration = calibration_of(None if calibration is None else Path(calibration), texts, seconds_of, say)
-        request = request_of(**values, calibration=calibration)
+        request = request_from_arguments(**values, calibration=calibration)
         return make_plan(request, say)
 
 
@@ -127,7 +132,8 @@ def check(
     flow: FlowLike,
     *,
     model: Models | None = None,
-    data: str | None = None,
+    data: DataSets | None = None,
+    columns: ColumnNames | None = None,
     batch: int | None = None,
     settings: Settings | None = None,
     passes: Names | None = None,
@@ -142,8 +148,8 @@ def check(
     The arguments are those of `plan`. Faults of the flow are returned, not raised.
     """
     values = fields(locals(), but="say")
-    with arguments():
-        request = request_of(**values)
+    with argument_errors():
+        request = request_from_arguments(**values)
         return check_flow(request, say)
 
 
@@ -154,7 +160,8 @@ def draw(
     steps: int = 2,
     unfold: bool = False,
     model: Models | None = None,
-    data: str | None = None,
+    data: DataSets | None = None,
+    columns: ColumnNames | None = None,
     batch: int | None = None,
     prompt_tokens: str | int | None = None,
     response_tokens: str | int | None = None,
@@ -173,17 +180,17 @@ def draw(
         picture: the picture to draw; by default the flow, the plan or the curves of the run.
         steps: the number of steps in a timeline.
         unfold: draw each machine of a pool, however many there are.
-        model, data, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, cache: for
-            a flow, as for `plan`.
+        model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, cache:
+            for a flow, as for `plan`.
         say: receives each note as a line.
 
     Raises:
         UsageError: a picture that does not exist or cannot be drawn here, or a flow's options for another target.
     """
     values = fields(locals(), but="what picture steps unfold say")
-    with arguments():
-        flow = str(folder_of(what)) if isinstance(what, Path | RunResult) else what
-        request = request_of(**values, flow="" if isinstance(flow, Plan | PlanResult) else flow)
+    with argument_errors():
+        flow = str(run_folder(what)) if isinstance(what, Path | RunResult) else what
+        request = request_from_arguments(**values, flow="" if isinstance(flow, Plan | PlanResult) else flow)
         if picture is not None:
             refuse_unknown_picture(picture)
         if isinstance(what, Plan | PlanResult):
@@ -195,12 +202,12 @@ def draw(
 
 
 def export(plan: PlanLike, to: System, *, version: str = "") -> ExportResult:
-    """Return a plan as the flags and files of another system, with notes about what that system cannot express.
+    """Return a plan as the flags and files of another system, with notes on what that system cannot express.
 
     `version` is the version of the system, by default the newest known one. Raises UsageError for an unknown system,
     PlanError for a plan that the system cannot run.
     """
-    with arguments():
+    with argument_errors():
         return export_plan(plan, to, version)
 
 
@@ -221,8 +228,8 @@ def import_run(
     arguments are those of `plan`. Raises DataError, with the line, for a file that cannot be read.
     """
     values = fields(locals(), but="command device")
-    with arguments():
-        request = request_of(**values)
+    with argument_errors():
+        request = request_from_arguments(**values)
         return import_command(Path(command), device, request)
 
 
@@ -231,22 +238,25 @@ def explain(plan: PlanLike, role: str | None = None) -> ExplainedPlan:
 
     `role` selects one role, and its layouts are then compared too. Raises UsageError for an unknown role.
     """
-    with arguments():
+    with argument_errors():
         return explain_plan(plan, role)
 
 
 def compare(*plans: PlanLike) -> ComparedPlans:
-    """Return plans side by side, as a table or as data. Raises UsageError for fewer than two plans."""
-    with arguments():
+    """Return plans to compare, shown side by side as a table by `text` or as data by `data`.
+
+    Raises UsageError for fewer than two plans, and PlanError for a broken plan.
+    """
+    with argument_errors():
         return compare_plans(plans)
 
 
 def simulate(plan: PlanLike, steps: int = 2) -> SimulatedPlan:
-    """Simulate `steps` steps of a plan, without a GPU: when each pool works, and what it waits for.
+    """Simulate `steps` steps of a plan, without a GPU, and return when each pool works and what it waits for.
 
     Raises PlanError for a plan without known seconds.
     """
-    with arguments():
+    with argument_errors():
         return simulate_plan(plan, steps)
 
 
@@ -256,11 +266,11 @@ def calibrate(
     measured: Mapping[str, float] | Names | None = None,
     say: Say = silent,
 ) -> fits.CalibrationResult:
-    """Fit scales of the forecast to measured seconds, by phase, role and device, each with its 90% interval.
+    """Fit scales of the forecast to measured seconds, and return them: by phase, role and device, with 90% intervals.
 
     `runs` are run folders, logs or traces of runs of `plan`, or the file of one plan with its `measured` seconds by
-    node.
+    node. `say` receives each note as a line.
     """
-    with arguments():
-        texts = request_of(settings=measured).workload.settings
+    with argument_errors():
+        texts = request_from_arguments(settings=measured).workload.settings
         return calibrate_runs(list(map(Path, runs)), None if plan is None else Path(plan), texts, say)

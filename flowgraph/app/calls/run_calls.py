@@ -1,4 +1,4 @@
-"""The Python functions `run`, `resume`, `evaluate` and `generate`."""
+"""The Python functions `run`, `resume`, `rollouts`, `evaluate` and `generate`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from flowgraph.app.calls.arguments import (
+    ColumnNames,
+    DataSets,
     Models,
     Names,
     PathLike,
     Runtime,
     Settings,
-    arguments,
-    folder_of,
-    request_of,
-    subject_of,
+    argument_errors,
+    model_text,
+    request_from_arguments,
+    run_folder,
 )
 from flowgraph.app.planning.plan_result import PlanLike
-from flowgraph.app.request import FlowLike, Say, fields
+from flowgraph.app.request import FlowLike, LongPrompts, Say, fields
 from flowgraph.app.responses.evaluating import EvalResult, evaluate_request
+from flowgraph.app.responses.rollout_rows import RolloutRows, rollout_rows
 from flowgraph.app.responses.sampling import GenerateResult, Progress, generate_request, no_progress
 from flowgraph.app.running.resuming import resume_run
 from flowgraph.app.running.training import Observers, RunResult, run_flow, silent
@@ -31,18 +34,26 @@ def run(
     flow: FlowLike = "",
     *,
     model: Models | None = None,
-    data: str | None = None,
-    held_out: str | None = None,
+    data: DataSets | None = None,
+    held_out: DataSets | None = None,
+    columns: ColumnNames | None = None,
+    max_prompt_tokens: int | None = None,
+    long_prompts: LongPrompts | None = None,
     steps: int | None = None,
+    epochs: float | None = None,
     batch: int | None = None,
     seed: int | None = None,
     settings: Settings | None = None,
     passes: Names | None = None,
     eval_every: int | None = None,
     eval_rows: int | None = None,
+    eval_n: int | None = None,
+    eval_temperature: float | None = None,
     out: PathLike | None = None,
     checkpoint_every: int | None = None,
     keep: int | None = None,
+    keep_best: str | None = None,
+    record_tokens: int | None = None,
     replay: PathLike | None = None,
     sample_rows: int | None = None,
     forward_tokens: int | None = None,
@@ -67,18 +78,27 @@ def run(
     Args:
         flow: as for `plan`; with `plan`, by default the flow that it was made for.
         model: as for `plan`; a tiny model by default.
-        data: a data set, file or folder; `digits` by default.
-        held_out: a file of held-out rows.
+        data: a data set, file or folder, or several, also with weights, which are shares of the prompts; `digits` by
+            default.
+        held_out: a file or data set of held-out rows, or several.
+        columns: columns to read by other names: `{"prompt": "problem", "answer": "solution"}`.
+        max_prompt_tokens: the most tokens of a prompt, chat template included.
+        long_prompts: what becomes of a longer prompt; by default it is refused.
         steps: the number of steps.
+        epochs: how many times to read the rows, instead of `steps`.
         batch: prompts in a step.
         seed: the random seed.
         settings: settings of the flow and its nodes by name.
         passes: additional passes, run last.
         eval_every: check held-out prompts every this many steps; 0: never.
-        eval_rows: the most held-out prompts of a check.
+        eval_rows: the most held-out prompts of a check, as many of each `data_source`.
+        eval_n: the number of responses to each of them, for pass@k and maj@k.
+        eval_temperature: the temperature of these; by default 0 (greedy) for one response, otherwise 1.
         out: the run's folder; by default `runs/FLOW-N`.
         checkpoint_every: write a checkpoint for `resume` every this many steps; 0: never.
         keep: the number of newest checkpoints to keep on disk.
+        keep_best: also keep the checkpoint with the highest value of this metric: `"eval/accuracy"`, `"eval/SOURCE"`.
+        record_tokens: the number of responses of each step whose values of tokens are recorded; 0: none.
         replay: the folder of a run whose recorded rollouts are used instead of new ones.
         sample_rows: the number of responses that a rank decodes together.
         forward_tokens: the number of padded tokens in a pass without gradients.
@@ -104,9 +124,9 @@ def run(
         WorkerError: a process that failed; `resume` continues the run.
     """
     values = fields(locals(), but="listeners say")
-    with arguments():
-        request = request_of(**values)
-        return without_error(run_flow(request, Observers(say=say, listeners=listeners)))
+    with argument_errors():
+        request = request_from_arguments(**values)
+        return result_or_error(run_flow(request, Observers(say=say, listeners=listeners)))
 
 
 def resume(
@@ -137,16 +157,44 @@ def resume(
 
     Raises:
         NotResumableError: the flow, rows or weights have changed since the run began.
-        RunFolderError: a folder that holds no run.
+        RunFolderError: a folder that is not a run folder.
     """
     values = fields(locals(), but="run listeners say")
-    with arguments():
-        request = request_of(**values)
-        return without_error(resume_run(folder_of(run), request, Observers(say=say, listeners=listeners)))
+    with argument_errors():
+        request = request_from_arguments(**values)
+        return result_or_error(resume_run(run_folder(run), request, Observers(say=say, listeners=listeners)))
 
 
-def without_error(result: RunResult) -> RunResult:
-    """Return the result of a run; raise its error if the run failed and can be resumed."""
+def rollouts(
+    run: PathLike | RunResult,
+    *,
+    step: int | None = None,
+    node: str | None = None,
+    sort: str | None = None,
+    where: str | None = None,
+    limit: int | None = None,
+) -> RolloutRows:
+    """Return the responses that a run sampled, with their scores and what was recorded of their tokens.
+
+    Args:
+        run: the run's folder, or the result of `run`.
+        step: the step, from 0; by default the last.
+        node: the node that sampled them, or `"validation"` for those of held-out prompts; by default the first node.
+        sort: the column to sort by; with `-` in front, the highest value comes first.
+        where: a condition on columns: `'score<0.5 and data_source="math"'`.
+        limit: the most rows to return; by default 10.
+
+    Raises:
+        UsageError: a step, node, column or condition that does not exist.
+        RunFolderError: a folder that is not a run folder.
+        DataError: a file of the run that is damaged.
+    """
+    with argument_errors():
+        return rollout_rows(run_folder(run), step=step, node=node, sort=sort, where=where, limit=limit)
+
+
+def result_or_error(result: RunResult) -> RunResult:
+    """Return the result of a run; raise the error with which the run failed, if it did."""
     if result.error is not None:
         raise result.error
     return result
@@ -159,8 +207,11 @@ def evaluate(
     by: str | None = None,
     n: int = 1,
     temperature: float | None = None,
-    data: str | None = None,
-    held_out: str | None = None,
+    data: DataSets | None = None,
+    held_out: DataSets | None = None,
+    columns: ColumnNames | None = None,
+    max_prompt_tokens: int | None = None,
+    long_prompts: LongPrompts | None = None,
     split: Literal["held-out", "train"] | None = None,
     rows: int | None = None,
     max_tokens: int | None = None,
@@ -181,7 +232,7 @@ def evaluate(
     say: Say = silent,
     progress: Progress = no_progress,
 ) -> EvalResult:
-    """Score the responses of a model, or of a run's model, to held-out prompts: mean score, pass@k, lengths.
+    """Score the responses of a model, or of a run's model, to held-out prompts; return mean score, pass@k and lengths.
 
     Args:
         model: a model, or a run's folder.
@@ -189,7 +240,8 @@ def evaluate(
         by: the rule that scores: its name, `"path.py:name"`, or `"data"`.
         n: the number of responses to each prompt.
         temperature: the temperature of sampling; 0 is greedy, the default for one response.
-        data, held_out, split, rows: the prompts; by default the held-out ones of the run's data.
+        data, held_out, columns, max_prompt_tokens, long_prompts: as for `run`.
+        split, rows: the prompts; by default the held-out ones of the run's data.
         max_tokens: the most tokens of a response.
         batch: the number of prompts to sample together.
         seed: the random seed; by default that of the run.
@@ -207,8 +259,8 @@ def evaluate(
         DataError: rows that lack what the rule compares with.
     """
     values = fields(locals(), but="model say progress")
-    with arguments():
-        request = request_of(**values, subject=subject_of(model))
+    with argument_errors():
+        request = request_from_arguments(**values, subject=model_text(model))
         return evaluate_request(request, say, progress)
 
 
@@ -218,8 +270,11 @@ def generate(
     *,
     n: int = 1,
     temperature: float = 1.0,
-    data: str | None = None,
-    held_out: str | None = None,
+    data: DataSets | None = None,
+    held_out: DataSets | None = None,
+    columns: ColumnNames | None = None,
+    max_prompt_tokens: int | None = None,
+    long_prompts: LongPrompts | None = None,
     split: Literal["held-out", "train"] | None = None,
     rows: int | None = None,
     max_tokens: int | None = None,
@@ -249,6 +304,6 @@ def generate(
         UsageError: neither a prompt nor a file to write, or arguments that contradict each other.
     """
     values = fields(locals(), but="model say progress")
-    with arguments():
-        request = request_of(**values, subject=subject_of(model))
+    with argument_errors():
+        request = request_from_arguments(**values, subject=model_text(model))
         return generate_request(request, say, progress)

@@ -61,13 +61,13 @@ class DrawnPlan:
         """Return the bytes of each value that is transferred; empty if lengths and models are not known."""
         if self.planned is None:
             return ArrowSizes()
-        setting, graph = self.planned.setting, self.planned.graph if self.program is None else self.program.graph
-        return report.arrow_sizes(graph, setting.shapes, setting.workload, self.plan)
+        problem, graph = self.planned.problem, self.planned.graph if self.program is None else self.program.graph
+        return report.arrow_sizes(graph, problem.shapes, problem.workload, self.plan)
 
     @cached_property
     def search(self) -> report.SearchResult | None:
         """Return the search that found the plan, or run it now; None if the plan's problem is not known."""
-        return None if self.planned is None else self.planned.search or search_plan(self.planned.setting)
+        return None if self.planned is None else self.planned.search or search_plan(self.planned.problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,16 +98,16 @@ class DrawTarget:
 
 
 def find_target(request: Request, say: Say) -> DrawTarget:
-    """Return the target that a request's flow names: a run's folder, a JSON file, or a flow.
+    """Return the target that the flow of a request names for `draw`: a run's folder, a JSON file, or a flow.
 
-    The file holds a plan, a program or a picture. Raises UsageError for any other JSON file, and for options of a flow
-    together with a run's folder or a file, which record them.
+    The file holds a plan, a program or a picture. `say` receives each note of planning. Raises UsageError for any other
+    JSON file, and for options of a flow together with a run's folder or a file, which record them.
     """
     name, path, is_name = request.flow, Path(request.flow), isinstance(request.workload.flow, str)
     is_run = is_name and ((path / "run.json").is_file() or (path.is_dir() and name != path.name))  # flows are one word
     is_file = is_name and path.suffix == ".json"
     if (is_run or is_file) and request != Request(workload=Workload(flow=request.workload.flow)):
-        what = f"{'a run' if is_run else 'a file'} says itself what it was made for"
+        what = f"{'a run' if is_run else 'a file'} already defines its model, data and cluster"
         raise UsageError(what, where=name, hint=f"flowgraph draw {name}")
     if is_run:
         run = RunFolder.open(path)
@@ -132,7 +132,10 @@ def find_target(request: Request, say: Say) -> DrawTarget:
 
 
 def plan_target(plan: Plan | PlanResult, where: str, say: Say) -> DrawTarget:
-    """Return the target for a plan in memory; `where` is its name in errors and titles."""
+    """Return a plan in memory as a target of `draw`; `where` is the name of the plan in errors and titles.
+
+    `say` receives notes when the plan is forecast again, which happens when a picture first needs it.
+    """
     if isinstance(plan, PlanResult):
         return DrawTarget(name=where, kind="plan", flow=lambda: plan.graph, placed=lambda: _drawn(plan))
 
@@ -156,13 +159,13 @@ def _file_target(path: Path, say: Say) -> DrawTarget:
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", where=where) from None
     except ValueError as error:
-        what = f"holds no JSON, so it is not a plan, program or picture: {error}"
+        what = f"is not JSON, so it is not a plan, program or picture: {error}"
         raise UsageError(what, where=where) from None
     keys = data if isinstance(data, dict) else {}
     if "picture" in keys:
 
         def no_plan() -> DrawnPlan:
-            raise UsageError("is a picture, and has no plan", where=where)
+            raise UsageError("is a picture, which has no plan", where=where)
 
         drawing = from_json(read_text(path), where)
         return DrawTarget(name=where, kind="picture", flow=lambda: None, placed=no_plan, first="", drawing=drawing)
@@ -180,7 +183,7 @@ def _file_target(path: Path, say: Say) -> DrawTarget:
 def _graph_of(plan: Plan, where: str) -> Graph | None:
     """Return the graph of a plan's flow; None if the flow is not found or has changed since it was planned."""
     if plan.assumed is not None:
-        return None if _flow_is_gone(plan.assumed.flow) else prepare_from(plan, where).setting.graph
+        return None if _flow_is_gone(plan.assumed.flow) else prepare_from(plan, where).problem.graph
     if not plan.flow.isidentifier():  # a flow's own name: a file's would be run
         return None
     try:

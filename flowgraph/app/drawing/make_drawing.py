@@ -9,19 +9,19 @@ from pathlib import Path
 
 from flowgraph.app.drawing import pictures
 from flowgraph.app.drawing.draw_target import DrawTarget, find_target
-from flowgraph.app.drawing.page import page_of, single_page
+from flowgraph.app.drawing.page import single_page, target_page
 from flowgraph.app.drawing.pictures import PictureDetail, picture_named
 from flowgraph.app.drawing.stages import unified_diff
 from flowgraph.app.request import Request, Say
 from flowgraph.app.user_files import write_bytes
 from flowgraph.diagrams.build.diff_picture import diff_picture
 from flowgraph.diagrams.model.charts import Drawing
-from flowgraph.diagrams.model.labels import seen
+from flowgraph.diagrams.model.labels import printable
 from flowgraph.diagrams.model.picture import Picture
-from flowgraph.diagrams.write.formats import FORMATS, format_of, text_in
-from flowgraph.diagrams.write.svg.png import png, uncovered
+from flowgraph.diagrams.write.formats import FORMATS, format_for_extension, text_in
+from flowgraph.diagrams.write.svg.png import png, uncovered_characters
 from flowgraph.errors import UsageError, nearest
-from flowgraph.flows.settings import settings_compared
+from flowgraph.flows.settings import align_shown_settings
 from flowgraph.serialize.graph_text import graph_text
 from placements import report
 
@@ -80,14 +80,14 @@ class DrawResult:
         suffix, and if the file cannot be written.
         """
         file = Path(path)
-        format_name = format_of(file.suffix, str(file))
+        format_name = format_for_extension(file.suffix, str(file))
         if format_name != "png":
             write_bytes(file, (self.html() if format_name == "html" else self.written(format_name)).encode())
             return file
         svg = self.svg()
-        if lacking := uncovered(svg):
+        if lacking := uncovered_characters(svg):
             letters = lacking if len(lacking) <= 20 else f"{lacking[:20]}…"
-            say(f"a PNG's font has no {letters}: drawn only if a font of this machine has; -o FILE.svg")
+            say(f"the font for PNG has no {letters}: they appear only if a system font has them; use -o FILE.svg")
         write_bytes(file, png(svg))
         return file
 
@@ -99,7 +99,10 @@ class DrawResult:
 
 
 def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> DrawResult:
-    """Return the named picture of a target; if `picture` is "", the target's default picture."""
+    """Return a picture of a target, to be drawn on first use.
+
+    `picture` is its name; "" is the target's default picture, and all pictures for an HTML page.
+    """
 
     def errors() -> Iterable[str]:
         forecast = target.kind in ("flow", "plan", "run") and (picture or target.first) in FORECASTS
@@ -108,13 +111,16 @@ def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> Draw
     return DrawResult(
         name=target.name,
         make=lambda: picture_named(picture or target.first, target, detail),
-        make_page=lambda: page_of(target, detail, picture),
+        make_page=lambda: target_page(target, detail, picture),
         find_notes=errors,
     )
 
 
 def make_drawing(request: Request, picture: str, detail: PictureDetail, say: Say) -> DrawResult:
-    """Return the picture that a request asks for: of a flow, of the file of a plan or program, or of a run's folder."""
+    """Return the picture called `picture` of what a request names: a flow, a plan or program file, or a run's folder.
+
+    The default picture is drawn if `picture` is "". `say` receives each note of planning.
+    """
     return draw_result(find_target(request, say), picture, detail)
 
 
@@ -127,7 +133,7 @@ class ComparedTargets:
 
     def text(self) -> str:
         """Return a unified diff that contains all lines; "" if both texts are equal."""
-        return unified_diff(seen(_text(self.old)), seen(_text(self.new)), self.old.name, self.new.name)
+        return unified_diff(printable(_text(self.old)), printable(_text(self.new)), self.old.name, self.new.name)
 
     def drawn(self, detail: PictureDetail) -> DrawResult:
         """Return one picture of the differences: between the two flows, or else between the two plans."""
@@ -141,12 +147,16 @@ class ComparedTargets:
 
 
 def compare_targets(old: DrawTarget, new: DrawTarget) -> ComparedTargets:
-    """Return two flows or two plans as a pair to compare. Raises UsageError if only one of them is a flow."""
+    """Return two flows, or two plans, as a pair to compare.
+
+    Of flows, only the settings that at least one of them changes are compared. Raises UsageError if only one of them is
+    a flow.
+    """
     if (old.kind == "flow") != (new.kind == "flow"):
-        what = f"is a {new.kind}, and {old.name} a {old.kind}: nothing to compare"
+        what = f"is a {new.kind}, but {old.name} is a {old.kind}: they cannot be compared"
         raise UsageError(what, where=new.name, hint="two flows, or two plans: `flowgraph plan FLOW -o plan.json`")
     if old.kind == "flow" and old.graph is not None and new.graph is not None:
-        graphs = settings_compared(old.graph, new.graph)  # whoever wrote a default down
+        graphs = align_shown_settings(old.graph, new.graph)  # whoever wrote a default down
         old, new = replace(old, flow=lambda: graphs[0]), replace(new, flow=lambda: graphs[1])
     return ComparedTargets(old=old, new=new)
 

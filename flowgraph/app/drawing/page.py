@@ -14,7 +14,7 @@ from flowgraph.diagrams.model.quantities import many, show_s
 from flowgraph.diagrams.write.formats import svg
 from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell, page_html
 from flowgraph.diagrams.write.svg.svg_frame import Look
-from flowgraph.diagrams.write.tables import table_of
+from flowgraph.diagrams.write.tables import picture_table
 from flowgraph.errors import UsageError
 from placements import report
 
@@ -30,10 +30,11 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def page_of(target: DrawTarget, detail: PictureDetail, only: str = "") -> str:
-    """Return the HTML page of a target, with every picture that can be drawn of it, or with the one named by `only`.
+def target_page(target: DrawTarget, detail: PictureDetail, only: str = "") -> str:
+    """Return the HTML page of a flow, a plan or a run, with every picture that can be drawn of it.
 
-    The last section lists the pictures that cannot be drawn, with the reason for each.
+    With `only`, the name of a picture, and for a file that holds a picture, the page has just that picture. Otherwise
+    the last section lists the pictures that cannot be drawn, with the reason for each.
     """
     if only or target.drawing is not None:
         has_pools = only not in ("", "flow", "run")
@@ -70,14 +71,14 @@ def page_of(target: DrawTarget, detail: PictureDetail, only: str = "") -> str:
 def single_page(title: str, drawing: Drawing, pools: tuple[str, ...] = ()) -> str:
     """Return an HTML page with one picture and the table of its numbers.
 
-    `pools` are the names of the plan's pools, by which a reader can filter the page.
+    `title` is the title of the page. `pools` are the names of the plan's pools, by which a reader can filter the page.
     """
     return page_html(Page(title, sections=(_section(drawing.title, drawing, pools),), pools=pools))
 
 
 def _section(title: str, drawing: Drawing, pools: tuple[str, ...]) -> Section:
     picture = svg(drawing, Look(embedded=True, pools=pools))
-    return Section(title=title, about=drawing.about, svg=picture, table=table_of(drawing))
+    return Section(title=title, about=drawing.about, svg=picture, table=picture_table(drawing))
 
 
 def _devices(plan: Plan) -> PageTable:

@@ -33,41 +33,41 @@ class PictureDetail:
 
 
 def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawing:
-    """Return the picture of this name for a target.
+    """Return the picture called `name` of a target.
 
-    Raises UsageError for an unknown name, for a name where the target is itself one picture, and if the target lacks
-    what the picture shows.
+    Raises UsageError for an unknown name, for any name if the target is itself a picture, and if the target lacks what
+    the picture shows, such as a search.
     """
     if target.drawing is not None:
         if name:
-            raise UsageError("is one picture already", where=target.name, hint=f"leave out --picture {name}")
+            raise UsageError("is already one picture", where=target.name, hint=f"leave out --picture {name}")
         return target.drawing
     refuse_unknown_picture(name)
     return PICTURES[name](target, detail)
 
 
 def refuse_unknown_picture(name: str) -> None:
-    """Raise UsageError if no picture has this name."""
+    """Raise UsageError, with the nearest name or all names, if no picture is called `name`."""
     if name not in PICTURES:
         hint = nearest(name, PICTURES) or f"known: {', '.join(PICTURES)}"
         raise UsageError(f"no picture `{name}`", where="--picture", hint=hint)
 
 
 def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
-    """Draw the flow: each node with its kind, each edge with the type of its value, each loss as a frame.
+    """Return the picture of the flow: nodes with their kinds, edges with the types of values, losses as frames.
 
     Raises UsageError if the flow is not found or has changed since it was planned.
     """
     if target.graph is None:
         flow = target.placement.plan.flow
-        raise _lacks("flow", target, f"flow `{flow}` is not found, or is no longer the one that was planned")
+        raise _lacks("flow", target, f"flow `{flow}` was not found, or has changed since it was planned")
     return flow_picture(target.graph)
 
 
 def plan(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Picture:
-    """Draw the plan: each pool is a frame that contains its copies of weights and the nodes that run on them.
+    """Return the picture of the plan: each pool is a frame with its copies of weights and the nodes that run on them.
 
-    If the flow is not known, only the roles are drawn.
+    If the flow is not known, only the roles are shown.
     """
     program = target.placement.program
     if program is None:
@@ -76,7 +76,10 @@ def plan(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Picture
 
 
 def sequence(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Draw the calls of a step: who sends which values to whom. Raises UsageError if the flow is not known."""
+    """Return the sequence diagram of a step: the calls, and which values go from where to where.
+
+    Raises UsageError if the flow is not known.
+    """
     program = target.placement.program
     if program is None:
         raise _lacks("sequence", target, "the plan's flow is not known")
@@ -84,9 +87,10 @@ def sequence(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 
 
 def timeline(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Lanes:
-    """Draw when each pool works and what it waits for; a run's measured steps are drawn next to the forecast.
+    """Return the timeline of some steps: when each pool works and what it waits for.
 
-    Raises UsageError if nothing was measured and the plan forecasts no seconds.
+    A run's measured steps are shown next to the forecast, or alone without one. Raises UsageError if nothing was
+    measured and the plan forecasts no seconds.
     """
     plan = target.placement.plan
     steps = [] if target.run is None else read_measured(target.run.path)[-detail.steps :]
@@ -108,9 +112,9 @@ def timeline(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Lan
 
 
 def memory(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Draw the bytes that each device holds in each phase, next to its capacity.
+    """Return the memory chart of a plan: the bytes that each device holds in each phase, next to its capacity.
 
-    Measured bytes of a run are drawn too. Raises UsageError if memory is neither forecast nor measured.
+    Measured bytes of a run are shown too. Raises UsageError if memory is neither forecast nor measured.
     """
     steps = [] if target.run is None else read_measured(target.run.path)
     measured = [pool for step in steps for pool in step.forecast]
@@ -121,23 +125,29 @@ def memory(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 
 
 def placements(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Comparison:
-    """Draw the plan next to the named placements, by the seconds of a step. Raises UsageError without a search."""
+    """Return the comparison of the plan with the named placements, by the seconds of a step.
+
+    A search is run if there was none. Raises UsageError if the plan's problem is not known.
+    """
     if target.placement.search is None:
         raise _lacks("placements", target, "nothing was searched", PLANNED)
     return report.comparison_chart(target.placement.search, plan=target.placement.plan)
 
 
 def search(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Draw the candidates of the search by seconds of a step and memory. Raises UsageError without a search."""
+    """Return the scatter plot of the search's candidates, by the seconds of a step and memory.
+
+    A search is run if there was none. Raises UsageError if the plan's problem is not known.
+    """
     if target.placement.search is None:
         raise _lacks("search", target, "nothing was searched", PLANNED)
     return report.search_chart(target.placement.search, plan=target.placement.plan)
 
 
 def run(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Curves:
-    """Draw the recorded numbers of a run as curves over its steps. Raises UsageError if the target is not a run."""
+    """Return the curves of a run's metrics over its steps. Raises UsageError if the target is not a run."""
     if target.run is None:
-        raise _lacks("run", target, "it is not a run's folder", "flowgraph draw runs/grpo-1")
+        raise _lacks("run", target, "it is not a run folder", "flowgraph draw runs/grpo-1")
     return curves_picture(target.run)
 
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.analysis.facts import ValueFacts, values_of
+from flowgraph.analysis.facts import ValueFacts, value_facts
 from flowgraph.analysis.flat_graph import flat, full_hash, structure_hash
-from flowgraph.analysis.state import StateItem, state_json, state_of, state_text
+from flowgraph.analysis.state import StateItem, carried_state, state_json, state_text
 from flowgraph.app.planning.flow_inputs import compiled_flow, described_flow
 from flowgraph.app.planning.make_plan import planned_for
 from flowgraph.app.request import Request, Say
@@ -95,13 +95,19 @@ class FlowStage:
 
 
 def compared_stages(old: FlowStage, new: FlowStage) -> str:
-    """Return a unified diff of two stages of a flow; "" if they are equal."""
+    """Return a unified diff of the texts of a flow at two stages, with all lines; "" if they are equal.
+
+    All nodes are named in both, and files and lines are left out.
+    """
     old_name, new_name = (f"{stage.request.flow} {stage.stage}" for stage in (old, new))
     return unified_diff(old.compared_text(), new.compared_text(), old_name, new_name)
 
 
 def unified_diff(old: str, new: str, old_name: str, new_name: str) -> str:
-    """Return a unified diff of two texts that contains all their lines; "" if they are equal."""
+    """Return a unified diff of two texts, with all their lines; "" if they are equal.
+
+    `old_name` and `new_name` are the names of the texts in its first lines.
+    """
     old_lines, new_lines = (f"{text}\n".splitlines(keepends=True) for text in (old, new))
     lines = difflib.unified_diff(old_lines, new_lines, old_name, new_name, n=max(len(old_lines), len(new_lines)))
     return "".join(lines)
@@ -115,23 +121,26 @@ class FlowFacts:
 
     def text(self) -> str:
         """Return the facts as tables; `?` marks a value that is not known."""
-        facts, state = self._step_facts, state_of(self.planned.graph)
-        values = values_text(values_of(self.planned.graph))
-        return f"{facts_text(facts, state)}\n\nwhat is known of each value\n{values}"
+        facts, state = self._step_facts, carried_state(self.planned.graph)
+        values = values_text(value_facts(self.planned.graph))
+        return f"{facts_text(facts, state)}\n\nfacts of each value\n{values}"
 
     def data(self) -> dict[str, Any]:
         """Return the facts as JSON-compatible data; None marks a value that is not known."""
-        values = [asdict(value) for value in values_of(self.planned.graph)]
-        return facts_json(self._step_facts, state_of(self.planned.graph)) | {"values": values}
+        values = [asdict(value) for value in value_facts(self.planned.graph)]
+        return facts_json(self._step_facts, carried_state(self.planned.graph)) | {"values": values}
 
     @property
     def _step_facts(self) -> report.StepFacts:
         planned = self.planned
-        return report.step_facts(planned.graph, planned.setting.shapes, planned.setting.workload, planned.plan)
+        return report.step_facts(planned.graph, planned.problem.shapes, planned.problem.workload, planned.plan)
 
 
 def flow_facts(request: Request, say: Say) -> FlowFacts:
-    """Return the facts about a step of a flow, even if its plan does not fit."""
+    """Return the facts about a step of the flow that a request names, even if its plan does not fit.
+
+    `say` receives each note of planning.
+    """
     return FlowFacts(planned_for(request, say, fits=False))
 
 
@@ -141,20 +150,24 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
 def facts_text(facts: report.StepFacts, state: Sequence[StateItem]) -> str:
-    """Return the facts about a step, and its state, as plain-text tables; `?` marks a value that is not known."""
+    """Return the facts about a step, and the state that it carries, as plain-text tables; `?` is an unknown value."""
     prompts = f"{facts.prompts:,} prompt{'' if facts.prompts == 1 else 's'} of at most {facts.prompt_tokens:,} tokens"
     rows = [["node", "kind", "role", "rows", "tokens", "FLOPs"]]
     for node in facts.nodes:
         counts = (UNKNOWN if count is None else f"{count:,}" for count in (node.rows, node.tokens))
         rows.append([node.node, node.kind, node.role, *counts, show_flops(node.flops)])
     nodes = _table([*rows, ["all", "", "", "", "", show_flops(facts.flops)]], right=(3, 4, 5))
-    lines = [f"facts of a step of {facts.flow}: {prompts}, every response of its most tokens"]
-    lines += ["", *nodes, "", *_edges(facts.edges), "", "state that a run carries, and a checkpoint holds"]
+    lines = [f"facts of a step of {facts.flow}: {prompts}, every response at its maximum length"]
+    lines += ["", *nodes, "", *_edges(facts.edges), "", "state that a run carries and a checkpoint stores"]
     return "\n".join([*lines, *(f"  {line}" for line in state_text(state).splitlines())])
 
 
 def values_text(values: Sequence[ValueFacts]) -> str:
-    """Return a table of values: whose rows each has, which mask aligns its tokens, and which weights computed it."""
+    """Return a plain-text table of facts of each value.
+
+    Its columns are the value's type, its kind, whose rows it has, which mask aligns its tokens, and which weights
+    computed it, at which temperature.
+    """
     heads = ["value", "type", "kind", "rows of", "mask", "weights, at temperature"]
     cells = [[value.value, value.type, value.kind, value.rows, value.mask, value.weights] for value in values]
     return "\n".join(_table([heads, *cells]))
@@ -188,7 +201,7 @@ def _table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator
 
 
 def show_flops(flops: int | None) -> str:
-    """Return a number of floating-point operations as text in the largest decimal unit it fills; `?` for None.
+    """Return a number of floating-point operations as text, in the largest decimal unit that it fills; `?` for None.
 
     >>> show_flops(1_234_000_000), show_flops(999), show_flops(999_999), show_flops(0), show_flops(None)
     ('1.23 G', '999', '1.00 M', '0', '?')
@@ -202,7 +215,7 @@ def show_flops(flops: int | None) -> str:
 
 
 def facts_json(facts: report.StepFacts, state: Sequence[StateItem]) -> dict[str, Any]:
-    """Return the facts about a step, and its state, as JSON-compatible data; None marks a value that is not known."""
+    """Return the facts about a step, and the state that it carries, as JSON-compatible data; None is unknown."""
     edges = [
         {
             "value": edge.value,

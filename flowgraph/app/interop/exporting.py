@@ -100,15 +100,17 @@ class ExportResult:
 
 
 def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
-    """Return a plan as the flags and files of another system; version "" is the newest known version.
+    """Return a plan as the flags and files of another system, with a forecast of it on that system.
 
-    If the plan does not fit as that system runs it, the fastest layouts that fit are written instead, and a note says
-    so. Raises PlanError for a plan that does not record what it was made for, or with a role on a part of its pool.
+    `system` is "verl", "openrlhf" or "nemo-rl"; `version` "" is the newest known version. If the plan does not fit as
+    that system runs it, the fastest layouts that fit are written instead, and a note says so. If a model's sizes are
+    not known, the plan has no forecast, and a note says why. Raises PlanError, for example for a plan that does not
+    record what it was made for, or with a role that does not use its whole pool.
     """
     saved = NamedPlan.of(plan_like)
     plan, where = saved.plan, saved.where
     if plan.assumed is None:
-        raise PlanError.unreadable(where, "", "does not say what it was made for, so no command can be written")
+        raise PlanError.unreadable(where, "", "does not state its flow, models and data, so no command can be written")
     graph = compiled_flow(workload_of(plan.assumed, saved.workload))
     check_plan(plan, graph, where)
     for placed in plan.placed:  # other systems have no role on a part of its pool
@@ -118,22 +120,23 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
             raise PlanError.too_few_devices(where, placed.role, str(placed.layout), needs, has)
     try:
         prepared = saved.prepare()
-        check_plan(plan, graph, where, experts=experts_of(prepared.setting))
+        check_plan(plan, graph, where, experts=experts_of(prepared.problem))
         return _fitting(prepared, plan, ExportTarget(system=system, version=version))
     except ModelError as error:
-        unknown = f"whether what is written fits is not known: {error}".replace("\n", " ")
+        unknown = f"it is not known whether the exported file fits: {error}".replace("\n", " ")
         return ExportResult(export(plan, system, version, graph=graph, notes=[unknown]), None)
 
 
-def exported(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
-    """Return the files of a plan for another system, with the longest prompts and responses of its planning problem.
+def exported_files(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
+    """Return a plan as the files of another system, with limits on lengths.
 
+    The limits are the longest prompt and response of the plan's problem. `notes` are added to those of the export.
     Raises the errors of `export`.
     """
-    setting = prepared.setting
-    response = int(setting.response.most) if setting.response is not None else None
-    longest = LongestLengths(int(setting.prompt.most), response)
-    return export(plan, target.system, target.version, graph=setting.graph, longest=longest, notes=notes)
+    problem = prepared.problem
+    response = int(problem.response.most) if problem.response is not None else None
+    longest = LongestLengths(int(problem.prompt.most), response)
+    return export(plan, target.system, target.version, graph=problem.graph, longest=longest, notes=notes)
 
 
 def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> ExportResult:
@@ -141,10 +144,10 @@ def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes:
 
     Raises the errors of `export`.
     """
-    files = exported(prepared, plan, target, notes)
+    files = exported_files(prepared, plan, target, notes)
     if files.system_run is None:
         return ExportResult(files, None)
-    return ExportResult(files, *as_run.forecast_run(prepared.setting, files.system_run, prepared.assumed))
+    return ExportResult(files, *as_run.forecast_run(prepared.problem, files.system_run, prepared.assumed))
 
 
 def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> ExportResult:
@@ -156,23 +159,23 @@ def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> Exp
     name, step_s = f"{first.exported.system} {first.exported.version}", plan.step.period_s if plan.step else None
 
     def takes(seconds: float | None) -> str:
-        return f"as {name} runs what is written, a step takes {show_s(seconds)}; the plan's takes {show_s(step_s)}"
+        return f"{name} needs {show_s(seconds)} for a step of the exported file; the plan needs {show_s(step_s)}"
 
     if not first.faults:
         slower = step_s is not None and (first.step_s or 0.0) > step_s * (1 + report.TIED_SHARE)
         return _written(prepared, plan, target, [takes(first.step_s)]) if slower else first
     why = [f"as {name} runs the plan, {fault}" for fault in first.faults]
-    for other_plan in as_run.other_layouts(prepared.setting, plan) if first.plan is not None else ():
+    for other_plan in as_run.other_layouts(prepared.problem, plan) if first.plan is not None else ():
         candidate = _written(prepared, other_plan, target)
         if candidate.runs:
             assert first.plan is not None and candidate.plan is not None, "both are forecast"
             before = {placed.role: placed.layout for placed in first.plan.placed}
             layouts = {placed.role: placed.layout for placed in candidate.plan.placed}
             changes = [f"{role} {layout}" for role, layout in layouts.items() if layout != before.get(role)]
-            changed = "; ".join(changes) or "all sleep while others work"
-            notes = [*why, f"it is written otherwise, which fits: {changed}", takes(candidate.step_s)]
+            changed = "; ".join(changes) or "every role sleeps while others work"
+            notes = [*why, f"the exported file was changed so that it fits: {changed}", takes(candidate.step_s)]
             return _written(prepared, other_plan, target, notes)
-    return _written(prepared, plan, target, [*why, "what is written DOES NOT FIT: no layouts are known that do"])
+    return _written(prepared, plan, target, [*why, "the exported file DOES NOT FIT, and no layout that fits is known"])
 
 
 @dataclass(frozen=True)
@@ -183,13 +186,15 @@ class ExportSearch:
     fastest: ExportResult | None
 
 
-def searched(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
-    """Search for the fastest plan that the target system can run on the devices of a run; None if no plan fits.
+def search_exportable_plan(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
+    """Search for plans of a problem; return the search with the fastest plan that the target system can run.
 
-    Plans are exported from the fastest on, until no later plan can be faster than one that the system runs.
+    Plans are exported in ascending order of their seconds, until no later plan can be faster than one that the system
+    runs. If it runs none of them, the fastest plan is exported in the layouts that fit. Returns None if no plan fits
+    the cluster.
     """
     try:
-        search = search_plan(prepared.setting)
+        search = search_plan(prepared.problem)
     except ResourceError:
         return None
 

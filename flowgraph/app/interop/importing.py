@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.app.interop.exporting import ExportSearch, ExportTarget, exported, searched
+from flowgraph.app.interop.exporting import ExportSearch, ExportTarget, exported_files, search_exportable_plan
 from flowgraph.app.planning.problem import PreparedProblem, prepare
 from flowgraph.app.planning.saved_plans import faults_of
 from flowgraph.app.request import Request
@@ -33,17 +33,19 @@ if TYPE_CHECKING:
 
 
 def import_command(path: Path, device: str, request: Request) -> ImportResult:
-    """Read another system's command as a flow and a plan, forecast its memory and seconds, and search for faster plans.
+    """Read another system's run as a flow and a plan, forecast its memory and seconds, and search for faster plans.
 
-    `path` is a launch script or a YAML configuration; `device` is the model of its devices. Raises DataError for a file
-    that cannot be read as a run, and UsageError for a device whose speed is not known.
+    `path` is a launch script or a YAML configuration; `device` is the model of its devices, such as "h100". Values in
+    `request`, such as lengths of rows, replace those of the run; by default every row has the largest lengths that the
+    run allows. If the run does not fit with these, shorter lengths are tried. Raises DataError for a file that cannot
+    be read as a run, and UsageError for a device whose speed is not known.
     """
-    as_written = imported(path)
+    as_written = read_run(path)
 
     def at(request: Request) -> tuple[PreparedProblem, ImportedRun]:
         prepared = _prepared(as_written, path, device, request)
-        read = _with_micro_batches(prepared.setting, as_written)
-        plan = as_run.plan_of_run(prepared.setting, read, prepared.assumed)
+        read = _with_micro_batches(prepared.problem, as_written)
+        plan = as_run.plan_of_run(prepared.problem, read, prepared.assumed)
         faults = tuple(map(str, faults_of(plan, prepared, str(path), ran=True)))
         return prepared, ImportedRun(path, read, plan, faults)
 
@@ -52,8 +54,8 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
     notes = [*read.notes, *_unread(read), *prepared.notes]
     if request.workload.prompt_tokens is None and request.workload.response_tokens is None:
         longest = f"{read.prompt_tokens:,} + {read.response_tokens:,} tokens"
-        otherwise = "--prompt-tokens and --response-tokens say otherwise"
-        notes.append(f"every row is taken to have all that the run allows, {longest}: {otherwise}")
+        otherwise = "set --prompt-tokens and --response-tokens to change it"
+        notes.append(f"every row is assumed to be as long as the run allows, {longest}: {otherwise}")
         for part in PARTS if run.faults else ():
             tokens = [max(1, length // part) for length in (read.prompt_tokens, read.response_tokens)]
             if not at(request.changed(prompt_tokens=str(tokens[0]), response_tokens=str(tokens[1])))[1].faults:
@@ -61,7 +63,7 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
                 break
     if tight := "" if run.faults else report.tightness(run.plan):
         notes.append(tight)
-    best = searched(prepared, run.target)
+    best = search_exportable_plan(prepared, run.target)
     replaced = _replacement(prepared, run, best)
     return ImportResult(
         prepared=prepared, run=run, notes=tuple(notes), best=best, replaced_by=replaced, shorter=shorter
@@ -125,7 +127,7 @@ class ImportResult:
         read, models = self.run.read, self.prepared.assumed.models
         names = ", ".join(f"{name} {model}" for name, model in models.items() if name not in read.unused)
         head = f"{read.system} {read.version}: {read.flow}, {names}; {read.placement or 'a placement of its own'}"
-        hint = [f"it fits where rows are shorter: {self.shorter}"] if self.shorter is not None else []
+        hint = [f"it fits with shorter rows: {self.shorter}"] if self.shorter is not None else []
         compared = _compared(self.run, self.best, self.replaced_by)
         return "\n".join([head, *report.plan_lines(self.plan), *self.run.faults, *hint, *compared])
 
@@ -194,7 +196,7 @@ def _replacement(prepared: PreparedProblem, run: ImportedRun, best: ExportSearch
     fastest = best.fastest if best is not None else None
     if fastest is None or fastest.plan is None or fastest.step_s is None:
         return None
-    before, after = exported(prepared, run.plan, run.target), fastest.exported
+    before, after = exported_files(prepared, run.plan, run.target), fastest.exported
     changed = changes(run.read, before.files["run.sh"], after.files["run.sh"])
     notes = tuple(note for note in after.notes if note not in before.notes)
     return RunReplacement(fastest.plan, fastest.step_s, changed, notes)
@@ -208,9 +210,9 @@ def _unread(read: Imported) -> Iterator[str]:
         yield f"not read, though they may change what is computed: {', '.join(unread)}"
     needless = [key for key, why in read.ignored if why == NEEDLESS]
     if needless:
-        yield f"not read, since no plan depends on them: {', '.join(needless)}"
+        yield f"not read, because no plan depends on them: {', '.join(needless)}"
     if read.again:
-        yield f"a plan keeps none of these: add them to the exported command again: {' '.join(read.again)}"
+        yield f"a plan does not store these; add them to the exported command: {' '.join(read.again)}"
 
 
 def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacement | None) -> Iterator[str]:
@@ -222,27 +224,27 @@ def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacem
     fastest = best.search.best
     pools = report.pools_of(fastest)
     if replaced is None:
-        yield f"{where}: {show_s(fastest.step_s)} a step: {pools}; {system} runs none of what was found"
+        yield f"{where}: {show_s(fastest.step_s)} a step: {pools}; {system} can run none of the plans found"
         return
     share = replaced.step_s / run.step_s - 1 if run.step_s and not run.faults else None
     if share is not None and share > report.TIED_SHARE:
         yield f"{where}: no faster plan was found"
         return
     if share is not None and share >= -report.TIED_SHARE:
-        yield f"{where}: this run is as good as what a search finds, {show_s(replaced.step_s)} a step"
+        yield f"{where}: this run is as fast as the best plan found, {show_s(replaced.step_s)} a step"
         return
     if fastest.step_s < replaced.step_s * (1 - report.TIED_SHARE):
-        yield f"{where}: {show_s(fastest.step_s)} a step: {pools}; {system} does not run that as it is"
+        yield f"{where}: {show_s(fastest.step_s)} a step: {pools}; {system} cannot run that plan unchanged"
     change = f", {share:+.0%}" if share is not None else ""
     yield f"{where}: {show_s(replaced.step_s)} a step{change}, as {system} runs it"
     yield from report.pool_lines(replaced.plan)
-    yield f"what changes in {run.path}, in the words of {system}" if replaced.changes else "nothing in it changes"
+    yield f"changes to {run.path}, in the terms of {system}" if replaced.changes else "nothing changes"
     yield from (f"  {change}" for change in replaced.changes)
-    yield from (f"  the search's own plan is run otherwise: {note}" for note in replaced.notes)
+    yield from (f"  {system} runs this plan differently: {note}" for note in replaced.notes)
 
 
-def imported(path: Path) -> Imported:
-    """Read another system's run from a launch script or a YAML configuration.
+def read_run(path: Path) -> Imported:
+    """Return another system's run, read from a launch script, or from a YAML file if the suffix is `.yaml` or `.yml`.
 
     Raises DataError with the file and line for a file that is not text, and for a setting that cannot be read.
     """
@@ -272,7 +274,7 @@ def _prepared(read: Imported, path: Path, device: str, request: Request) -> Prep
     except ModelError as error:
         if not request.workload.model:
             param = next((name for name, text in read.models.items() if _base(text)[0] in str(error)), "policy")
-            sizes = f"--model {param}=NAME plans with the sizes of another, as of the model that it was trained from"
+            sizes = f"--model {param}=NAME plans with the sizes of another model, such as its base model"
             error.hint = f"{error.hint}; {sizes}".lstrip("; ")
         raise
     return replace(prepared, notes=(*notes, *prepared.notes))
@@ -321,7 +323,7 @@ def _models(read: Imported, request: Request, notes: list[str]) -> tuple[str, ..
             note = f"`{base}` is planned with the sizes of {_base(model)[0]}"
         elif in_folder and (hub_name := full_name(Path(base).name)) and not Path(base).expanduser().is_dir():
             models[name] = f"{hub_name}{adapters}"
-            note = f"`{base}` is not here: its sizes are those of {hub_name}, by its name"
+            note = f"`{base}` is not on this machine: the sizes of {hub_name} are used, by its name"
         else:
             models[name] = text
         notes += [note] if note and note not in notes else []
@@ -338,15 +340,15 @@ def _base(text: str) -> tuple[str, str]:
     return (base, f"{plus}{rank}") if plus else (text, "")
 
 
-def _with_micro_batches(setting: PlanningProblem, read: Imported) -> Imported:
+def _with_micro_batches(problem: PlanningProblem, read: Imported) -> Imported:
     """Return a run with the micro-batches that it has at the lengths of a planning problem.
 
     A run states the maximum length of its rows, not their actual lengths, so a budget of many tokens or rows is seldom
     full. A micro-batch has at least one row, and at most the rows of one rank in a minibatch.
     """
     running = dict(read.running)
-    for role in setting.roles:
-        settings, layout, loads = running.get(role.name), read.layouts.get(role.name), setting.loads_of(role)
+    for role in problem.roles:
+        settings, layout, loads = running.get(role.name), read.layouts.get(role.name), problem.loads_of(role)
         if settings is None or layout is None or role.use == "sample" or not loads:
             continue
         if (tokens := settings.micro_batch_tokens) is None:

@@ -11,7 +11,7 @@ from flowgraph.app.planning.problem import prepare_from
 from flowgraph.app.request import Say
 from flowgraph.app.user_files import text_of
 from flowgraph.cluster.calibration import Calibration
-from flowgraph.cluster.cluster import of_unknown_speed
+from flowgraph.cluster.cluster import device_of_unknown_speed
 from flowgraph.errors import DataError, PlanError, UsageError, nearest
 from flowgraph.runtime.record.run_folder import RunFolder
 from placements import calibration
@@ -25,14 +25,14 @@ LOG_BYTES = 2**26  # of a log or a trace: as much as a profile of ours has at mo
 def calibrate_runs(
     paths: Sequence[Path], plan: Path | None, measured: Sequence[str], say: Say
 ) -> calibration.CalibrationResult:
-    """Fit scales to measured seconds.
+    """Fit scales of the forecast to measured seconds, and return the result with its intervals.
 
     The seconds come from run folders, from logs of runs of `plan`, or from `measured`, texts `name=seconds` for one
-    plan's file. Raises UsageError for `measured` with several paths, and for a name for which the plan forecasts no
-    seconds.
+    plan's file. `say` receives each note. Raises UsageError for `measured` with several paths, and for a name for which
+    the plan forecasts no seconds.
     """
     if measured and len(paths) > 1:
-        what = "is of one plan, and several files are named"
+        what = "belongs to one plan, but several files are given"
         raise UsageError(what, where=f"--measured {measured[0]}", hint="calibrate each plan with its own seconds")
     names = ", ".join(map(str, paths))
     source = f"{', '.join(measured)} on {names}" if measured else names
@@ -58,7 +58,7 @@ def calibration_of(file: Path | None, measured: Sequence[str], plan: Path | None
         return Calibration.from_json(text, str(file))
     where = f"--measured {measured[0]}"
     if file is not None:
-        what, hint = f"--calibration {file} is given too", "give both to `calibrate`, and its file to --calibration"
+        what, hint = f"cannot be combined with --calibration {file}", "pass both to `calibrate` instead"
         raise UsageError(what, where=where, hint=hint)
     if plan is None:
         what = "does not say which plan took these seconds"
@@ -86,9 +86,9 @@ def _measured_run(path: Path, plan: Path | None, measured: Sequence[str], say: S
         why = "forecasts no seconds, so there is nothing to fit; `plan FLOW -o plan.json` makes one that does"
         raise PlanError.unreadable(str(file), "", why)
     if not all(device.model for device in timed.used()):
-        why = f"the speed of {of_unknown_speed(timed.cluster)}, is not known, so there is nothing to fit"
+        why = f"the speed of {device_of_unknown_speed(timed.cluster)}, is not known, so there is nothing to fit"
         raise PlanError.unreadable(str(file), "", why)
-    problem = prepare_from(timed, str(file)).setting
+    problem = prepare_from(timed, str(file)).problem
     if path.is_file() and plan is not None:
         kind = f"log; `calibrate` reads {calibration.KNOWN}"
         text = text_of(path, kind, lambda why: DataError.unusable(path, why), LOG_BYTES)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.analysis.facts import readers_of_others
+from flowgraph.analysis.facts import cross_model_reads
 from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder, compiled_flow, described_flow, model_params
 from flowgraph.app.planning.make_plan import searched
 from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import PreparedProblem, prepare
 from flowgraph.app.planning.saved_plans import faults_of, plan_again, prepare_again
 from flowgraph.app.request import Request, Say
-from flowgraph.checks.placed import unsupported
+from flowgraph.checks.placed import unsupported_parts
 from flowgraph.diagrams.model.quantities import many, show_s
 from flowgraph.errors import FlowError, FlowTypeError, ResourceError
 from flowgraph.flows.flow_files import find_flow
@@ -48,10 +48,10 @@ class CheckResult:
 
 
 def check_flow(request: Request, say: Say) -> CheckResult:
-    """Return every fault of a flow.
+    """Return the faults of a flow, with notes on assumptions and skipped checks.
 
     There are three stages, and each is checked only if the previous one has no fault: the flow's text; the settings;
-    the passes, models, data and plan.
+    the passes, models, data and plan. `say` receives the notes of planning.
     """
     notes = list[str]()
     with verified():
@@ -86,11 +86,11 @@ def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterat
     yield from _raised(lambda: refuse_what_cannot_run(prepared))
     faults = list(faults_of(plan, prepared, where))
     yield from faults
-    not_run_here = unsupported(plan)
+    not_run_here = unsupported_parts(plan)
     if not faults:
         yield from _raised(lambda: plan_again(plan, prepared, where, say, fits=False).batch)
     if not faults and not not_run_here:
-        yield from _raised(lambda: lower(prepared.setting.graph, plan, where=where, watch=watch_engines))
+        yield from _raised(lambda: lower(prepared.problem.graph, plan, where=where, watch=watch_engines))
     notes += [f"the plan names {name}, which cannot be run here" for name in not_run_here]
 
 
@@ -103,8 +103,8 @@ def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowEr
         notes.append(f"whether it fits on {where} is not known: no model is named\n  hint: {command}")
         return
     if prepared.inputs is None:
-        rows = f"{prepared.setting.prompts:,} prompts a step, of {prepared.assumed.prompt_tokens} tokens"
-        notes.append(f"taken: {rows}, and responses as long as they may be; `flowgraph plan` takes others")
+        rows = f"{prepared.problem.prompts:,} prompts a step, of {prepared.assumed.prompt_tokens} tokens"
+        notes.append(f"assuming {rows}, and responses of maximum length; `flowgraph plan` has options for both")
     try:
         planned = searched(prepared, request.target, say)
     except ResourceError as error:
@@ -115,7 +115,7 @@ def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowEr
     if prepared.inputs is None and planned.search is not None:
         best = planned.search.best
         devices = many(best.devices, "device")
-        notes.append(f"it fits on {where}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` says how")
+        notes.append(f"it fits on {where}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` shows how")
 
 
 def _raised(action: Callable[[], object]) -> Iterator[FlowError]:
@@ -131,12 +131,13 @@ SCORING = ("score", "refill")  # nodes that score by a rule
 def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     """Raise FlowTypeError for a flow that updates or returns no model, or takes a parameter that a run cannot provide.
 
-    Raises also if the sizes of a step do not go together, or if a scoring rule is missing or lacks ground truths.
+    Raises BatchError if the sizes of a step do not go together, and the errors of a scoring rule that does not exist or
+    whose rows lack ground truths. Sizes and truths are checked only if the problem was prepared with a data set.
     """
     inputs = prepared.inputs
     if inputs is not None:
-        prepared.setting.batch_sizes(**inputs.row_origins())
-    graph = prepared.setting.graph if inputs is None else inputs.graph
+        prepared.problem.batch_sizes(**inputs.row_origins())
+    graph = prepared.problem.graph if inputs is None else inputs.graph
     rules = [getattr(node.settings, "by", "data") for node in graph.nodes if node.op.name in SCORING]
     for rule in rules:
         if rule != "data":
@@ -152,7 +153,8 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
         _refuse_param(graph, param)
     for rule in rules:
         if inputs is not None and isinstance(rule, str):
-            refuse_missing_truths(rule, inputs.data.train, inputs.data.name)
+            for name, rows in inputs.data.train_sets():
+                refuse_missing_truths(rule, rows, name)
 
 
 def _refuse_param(graph: Graph, param: Param) -> None:
@@ -172,17 +174,20 @@ def _refuse_param(graph: Graph, param: Param) -> None:
     elif param in model_params(graph) or param.type is Prompts:
         return
     elif not issubclass(param.type, State):
-        why = f"`{name}` takes {kind}; a run gives prompts, models and state"
+        why = f"`{name}` takes {kind}; a run provides prompts, models and state"
     elif param.initial is None:
-        why = f"`{name}` starts from nothing"
-        hint = f"say what it starts from, as its default: `{name}: {kind} = {kind}(…)`"
+        why = f"`{name}` has no initial value"
+        hint = f"give it a default: `{name}: {kind} = {kind}(…)`"
     elif not carried:
-        why, hint = f"`{name}` is state, but is not returned", "return what a node that carries it gives"
+        why, hint = f"`{name}` is state, but is not returned", "return the result of a node that carries it"
     if why:
         raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, hint)
 
 
 def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None, say: Say) -> None:
-    """Raise ModelError if a model, such as a teacher, has other token ids than the model whose tokens it reads."""
-    for reader, writer in sorted(readers_of_others(inputs.graph)):
+    """Raise ModelError if a model, such as a teacher, has other token ids than the model whose tokens it reads.
+
+    `cache` is the folder of downloaded models, None for the default one; `say` receives each note.
+    """
+    for reader, writer in sorted(cross_model_reads(inputs.graph)):
         refuse_other_tokens(reader, writer, inputs.sources, cache_folder(cache), say)

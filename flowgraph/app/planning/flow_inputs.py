@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,11 +17,14 @@ from flowgraph.flows.flow_files import FlowFile, find_flow, import_file
 from flowgraph.flows.settings import ResolvedSetting, Suggestion, resolve_settings, split_assignments
 from flowgraph.language.graph import Graph, Param
 from flowgraph.language.values import Model, State, Trainable
+from flowgraph.models.loading import chat_tokenizer
 from flowgraph.models.sources import ModelSource, resolve
 from flowgraph.passes import Pass, named, simplified
 from nodes.data.suggestions import batch_for, suggested
 
 if TYPE_CHECKING:
+    from nodes.data.arrow import Table
+    from nodes.data.prompt_lengths import PromptCounts
     from nodes.data.sets import DataSet
 
 DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_STEPS, DEFAULT_BATCH = "tiny", "digits", 100, 16
@@ -36,6 +41,15 @@ class FlowInputs:
     batch: int
     steps: int
     resolved: tuple[ResolvedSetting, ...]
+    long_prompts: Mapping[str, PromptCounts] = field(default_factory=dict)
+    """What became of long prompts, of `train` and `held-out` rows; empty without a maximum."""
+
+    def notes(self) -> Iterator[str]:
+        """Yield how the data sets are mixed, and what became of long prompts."""
+        shares = [f"{part.name} {float(part.share):.1%}" for part in self.data.sets if part.share is not None]
+        if shares:
+            yield f"shares of the prompts: {', '.join(shares)}"
+        yield from (f"{split} rows: {counted}" for split, counted in self.long_prompts.items())
 
     def row_origins(self) -> dict[str, Any]:
         """Return the number of training rows and the origin of each setting, as arguments of `batch_sizes`."""
@@ -44,21 +58,27 @@ class FlowInputs:
 
 
 def cache_folder(cache: Path | None) -> Path:
-    """Return the folder for downloaded models and generated data: `cache`, or by default the user's cache."""
+    """Return the folder for downloaded models and generated data: `cache`, or by default `~/.cache/flowgraph`.
+
+    `$XDG_CACHE_HOME` replaces `~/.cache` if it is set.
+    """
     if cache is not None:
         return cache.expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flowgraph"
 
 
 def described_flow(flow: FlowLike, sets: Sequence[str]) -> tuple[FlowFile, Graph, dict[str, object]]:
-    """Return the file of a flow, its graph before passes, and those of the settings `sets` that are for its nodes."""
+    """Return the file of a flow, its graph before passes, and the settings of its nodes by name.
+
+    `sets` are texts `name=value`. Settings of the flow itself are applied in the graph, and not returned.
+    """
     file = find_flow(flow)
     flow_settings, node_settings = split_assignments(list(file.flow.signature.settings.model_fields), sets)
     return file, file.flow.graph(flow_settings), node_settings
 
 
 def compiled_flow(workload: Workload) -> Graph:
-    """Return the graph of a workload's flow after passes, with the workload's settings applied."""
+    """Return the graph of a workload's flow after all passes, with the workload's settings; no data set is read."""
     passes = tuple(find_passes(workload.passes))
     _, described, chosen = described_flow(workload.flow, workload.settings)
     return simplified(resolve_settings(named(described), (), chosen)[0], passes)
@@ -75,7 +95,7 @@ def find_passes(names: Sequence[str]) -> Iterator[Pass]:
         if not file.endswith(".py"):
             function = load("flowgraph.passes", name)
         elif not Path(file).is_file():
-            raise UnknownNameError(f"there is no file {file}", where="--pass")
+            raise UnknownNameError(f"no such file: {file}", where="--pass")
         else:
             module = import_file(Path(file))
             functions = (name for name, value in vars(module).items() if callable(value) and name[0] != "_")
@@ -89,23 +109,29 @@ def find_passes(names: Sequence[str]) -> Iterator[Pass]:
 
 
 def read_inputs(workload: Workload) -> FlowInputs:
-    """Read the flow, passes, models, rows and settings that a workload names; no weights are loaded."""
-    from nodes.data import sets as data_sets
+    """Read the flow, passes, models, rows and settings that a workload names, and return them; no weights are loaded.
 
-    where, data, seed = cache_folder(workload.cache), workload.data or DEFAULT_DATA, workload.seed or 0
+    A value that the workload does not set is the one that is known to suit its model or data, or else a default.
+    """
+    where, seed = cache_folder(workload.cache), workload.seed or 0
     passes = tuple(find_passes(workload.passes))
     file, described, chosen = described_flow(workload.flow, workload.settings)
     graph = named(described)
     sources = model_sources(graph, workload.model, where)
-    rows = data_sets.load(data, cache=where, held_out=workload.held_out, seed=seed)
+    main = next(iter(sources.values()), None)
+    rows, long_prompts = read_data(workload, workload.data or (DEFAULT_DATA,), main, seed)
     tips = [Suggestion(f"known for model {source.name}", source.suggest(), name) for name, source in sources.items()]
-    tips.append(Suggestion(f"known for data {rows.data_source}", suggested(rows.data_source)))
+    tips.append(Suggestion(f"known for data {rows.data_source}", suggested(*rows.data_sources)))
     graph, resolved = resolve_settings(graph, tips, chosen)
     graph = simplified(graph, passes)
-    main, of_data = next(iter(sources.values()), None), f"known for data {rows.data_source}"
+    of_data = f"known for data {rows.data_source}"
     main_steps, of_main = (main.suggest().get("run.steps"), f"known for model {main.name}") if main else (None, "")
     steps = _pick("steps", workload.steps, DEFAULT_STEPS, main_steps, of_main)
-    batch = _pick("batch", workload.batch, DEFAULT_BATCH, batch_for(rows.data_source), of_data)
+    batch = _pick("batch", workload.batch, DEFAULT_BATCH, batch_for(*rows.data_sources), of_data)
+    if workload.epochs is not None and workload.steps is None:
+        prompts = Fraction(str(workload.epochs)) * rows.train.num_rows
+        steps = replace(steps, value=ceil(prompts / int(batch.value)), origin=f"--epochs {workload.epochs:g}")
+    rows.mixed(int(batch.value))  # refuses a set that is too small for its share
     named_models = {text.partition("=")[0] if "=" in text.partition(":")[0] else "" for text in workload.model}
     models = (
         ResolvedSetting(
@@ -115,7 +141,8 @@ def read_inputs(workload: Workload) -> FlowInputs:
         )
         for name, source in sources.items()
     )
-    seed_setting, data_setting = _pick("seed", seed or None, 0), _pick("data", workload.data or None, DEFAULT_DATA)
+    data = workload.data[0] if len(workload.data) == 1 else list(workload.data) or None
+    seed_setting, data_setting = _pick("seed", seed or None, 0), _pick("data", data, DEFAULT_DATA)
     return FlowInputs(
         file=file,
         graph=graph,
@@ -124,7 +151,37 @@ def read_inputs(workload: Workload) -> FlowInputs:
         batch=int(batch.value),
         steps=int(steps.value),
         resolved=(steps, batch, seed_setting, *models, data_setting, *resolved),
+        long_prompts=long_prompts,
     )
+
+
+def read_data(
+    workload: Workload, data: Sequence[str], model: ModelSource | None, seed: int
+) -> tuple[DataSet, dict[str, PromptCounts]]:
+    """Return the rows of data sets as a workload reads them, and the counts of long prompts, by split.
+
+    Tokens are counted with the tokenizer of `model`; without a model or a limit in the workload, the counts are empty.
+    Raises DataError for rows that cannot be used.
+    """
+    from nodes.data import columns, prompt_lengths
+    from nodes.data import sets as data_sets
+
+    cache, limit = cache_folder(workload.cache), workload.max_prompt_tokens
+    mapping = columns.parse_columns(workload.columns)
+    rows = data_sets.load(data, cache=cache, held_out=workload.held_out or None, seed=seed, columns=mapping)
+    counted: dict[str, PromptCounts] = {}
+    if limit is None or model is None:
+        return rows, counted
+    encode = chat_tokenizer(model, cache, lambda line: None).encode
+
+    def fit(split: str, table: Table) -> tuple[Table, Sequence[bool]]:
+        name = rows.name if split == "train" else f"{rows.name}, held-out rows,"
+        table, stays, counted[split] = prompt_lengths.fit_prompts(
+            table, encode, limit, workload.long_prompts or "refuse", name
+        )
+        return table, stays
+
+    return data_sets.kept(rows, fit), counted
 
 
 def _pick(name: str, option: Any, default: Any, tip: Any = None, tip_origin: str = "") -> ResolvedSetting:

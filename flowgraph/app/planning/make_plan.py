@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from flowgraph.analysis.placed_graph import check_plan
@@ -11,16 +11,18 @@ from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.planning.saved_plans import plan_again, prepare_again
 from flowgraph.app.request import Request, Say, Search, Target, option
-from flowgraph.cluster.this_machine import warnings_for
+from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.errors import UsageError
-from placements import PlanOptions, report
+from placements import PlanRequest, report
+from placements import plan as search_plan
 
 
 def make_plan(request: Request, say: Say) -> PlanResult:
     """Return the best plan for a request; if the request names a plan, return that plan with a new forecast.
 
-    `say` receives each note. Raises UsageError for search options with a named plan, ResourceError if nothing fits, and
-    BatchError for sizes that do not go together.
+    `say` receives each note, and the result has all of them. Raises UsageError for search options with a named plan,
+    ResourceError if nothing fits, BatchError if the batch, minibatches and ranks do not go together, and PlanError if
+    an engine gives a setting another meaning.
     """
     notes = list[str]()
 
@@ -34,50 +36,75 @@ def make_plan(request: Request, say: Say) -> PlanResult:
         names += [name for name in Search.model_fields if getattr(request.search, name) != getattr(default, name)]
         if names:
             hint = f"leave out --plan: flowgraph plan {request.flow} --cluster 2x8xh100"
-            what = f"{', '.join(map(option, names))}: no effect: nothing is searched where a plan is given"
+            what = f"{', '.join(map(option, names))}: no effect, because a given plan is not searched"
             raise UsageError(what, where=f"--plan {request.target}", hint=hint)
         result = planned_for(request, note)
-        for line in report.scale_notes(result.setting):
+        for line in report.scale_notes(result.problem):
             note(line)
     else:
-        search = request.search.model_dump(include={field.name for field in fields(PlanOptions)})
-        options = PlanOptions(placement=request.target.placement, **search)
-        prepared = prepare(request)
-        prepared = prepared.having(streamed=options.streamed, ratio=options.devices_ratio())
-        answer = _answer(prepared, options, note, prepared.notes)
-        prepared = replace(
-            prepared,
-            setting=answer.problem,
-            assumed=answer.plan.assumed or prepared.assumed,
-            notes=(*prepared.notes, *answer.notes),
+        prepared, search = prepare(request), request.search
+        prepared = prepared.having(streamed=search.streamed, ratio=_ratio(search.ratio))
+        asked = PlanRequest.read(
+            prepared.problem,
+            objective=search.objective,
+            method=search.method,
+            pin=search.pin,
+            placement=request.target.placement,
+            robust=search.robust,
+            staleness=search.staleness,
+            what_if=search.what_if,
         )
-        result = PlanResult(prepared=prepared, plan=answer.plan, where=str(request.target), answer=answer)
+        result = _searched(prepared, asked, request.target, note, prepared.notes)
         _ = result.batch  # refuses sizes that do not go together
     return replace(result, notes=tuple(notes), workload=request.workload)
 
 
+def _ratio(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    parts = text.split(":")
+    if len(parts) != 2 or not all(
+        part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0 for part in parts
+    ):
+        raise UsageError("should be two whole numbers from 1", where=f"--ratio {text}", hint="--ratio 3:1")
+    return int(parts[0]), int(parts[1])
+
+
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
-    """Search for the fastest plan of a problem. Raises ResourceError if nothing fits."""
-    answer = _answer(prepared, PlanOptions(placement=target.placement), say)
-    check_plan(answer.plan, prepared.setting.graph, f"plan of {answer.plan.flow}")
-    return PlanResult(prepared=prepared, plan=answer.plan, where=str(target), answer=answer)
+    """Return the fastest plan of a problem, found by a search.
+
+    `target` names the plan, and may name a placement that limits the search. `say` receives each note.
+    Raises ResourceError if nothing fits.
+    """
+    return _searched(prepared, PlanRequest.read(prepared.problem, placement=target.placement), target, say)
 
 
-def _answer(prepared: PreparedProblem, options: PlanOptions, say: Say, notes: Iterable[str] = ()) -> report.PlanAnswer:
-    options.request(prepared.setting)  # refuses what cannot be asked, before any note
-    for line in (*warnings_for(prepared.setting.cluster), *notes):
+def _searched(
+    prepared: PreparedProblem, asked: PlanRequest, target: Target, say: Say, notes: Iterable[str] = ()
+) -> PlanResult:
+    """Return the best plan, whose problem has the chosen staleness, and the notes on it."""
+    for line in (*core_warnings(prepared.problem.cluster), *notes):
         say(line)
-    return options.answer(prepared.setting, prepared.assumed, cluster_of, say)
+    search = search_plan(prepared.problem, asked, cluster_of, say)
+    if asked.staleness is not None:
+        later = (line for line in report.planner_notes(search.problem) if line not in prepared.notes)
+        prepared = prepared.having(staleness=search.problem.staleness)
+        prepared = replace(prepared, problem=search.problem, notes=(*prepared.notes, *later))
+    plan = search.best.plan(prepared.assumed, asked.pins)
+    check_plan(plan, prepared.problem.graph, f"plan of {plan.flow}")
+    return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 
 
 Check = Callable[[PreparedProblem], None]
-"""What refuses a problem before anything is planned."""
+"""A function that raises an error for a problem that must not be planned."""
 
 
 def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check | None = None) -> PlanResult:
-    """Search a plan for a request on its cluster, or forecast the plan that the request names on that plan's cluster.
+    """Return a plan for a request: searched on its cluster, or the plan that it names, with a new forecast.
 
-    `check` is called with the prepared problem first, and may raise. If `fits`, a named plan that does not fit raises.
+    A named plan is forecast on its own cluster. `check` is called with the prepared problem first, and may raise.
+    `say` receives each note. Raises the error of a named plan that does not fit, unless `fits` is False, and
+    ResourceError if a search finds none that fits.
     """
     plan, where = plan_of(request.target), str(request.target)
     prepared = prepare(request) if plan is None else prepare_again(plan, request, where)
@@ -95,10 +122,10 @@ def measured_plan(plan: Path | None, measured_on: Path | None, measured: Sequenc
     """
     if measured_on is not None and not measured:
         hint = "--measured policy.generate=142"
-        raise UsageError("no seconds are given for it", where=f"--measured-on {measured_on}", hint=hint)
+        raise UsageError("needs seconds that were measured with it", where=f"--measured-on {measured_on}", hint=hint)
     if measured_on is not None and plan is not None:
-        what = f"--plan {plan} is given too, and is what --measured is of"
+        what = f"cannot be combined with --plan {plan}, which --measured belongs to"
         raise UsageError(what, where=f"--measured-on {measured_on}", hint="leave one of them out")
     if measured_on is not None and not measured_on.exists():
-        raise UsageError("there is no such file", where=f"--measured-on {measured_on}", hint="the plan of that run")
+        raise UsageError("this file does not exist", where=f"--measured-on {measured_on}", hint="the plan of that run")
     return measured_on or plan

@@ -13,7 +13,7 @@ from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import PlanError
 from flowgraph.language.notebook import mimebundle
-from flowgraph.runtime.record.fingerprint import without_bits
+from flowgraph.runtime.record.fingerprint import irreproducible_parts
 from placements import report
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ TOP = 5  # of the plans that a search found, how many are shown
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PlanResult:
-    """A plan, its problem, and the answer of the search; `answer` is None for a plan from a file.
+    """A plan, its problem, and the search that found it; `search` is None for a plan from a file.
 
     `notes` tell the user what was assumed, and what a run would do differently.
     """
@@ -35,24 +35,19 @@ class PlanResult:
     prepared: PreparedProblem
     plan: Plan
     where: str
-    answer: report.PlanAnswer | None = None
+    search: report.SearchResult | None = None
     notes: tuple[str, ...] = ()
     workload: Workload | None = None
 
     @property
-    def setting(self) -> PlanningProblem:
+    def problem(self) -> PlanningProblem:
         """Return the planning problem that the plan solves."""
-        return self.prepared.setting
-
-    @property
-    def search(self) -> report.SearchResult | None:
-        """Return the search that found the plan; None for a plan from a file."""
-        return self.answer.search if self.answer is not None else None
+        return self.prepared.problem
 
     @property
     def graph(self) -> Graph:
         """Return the flow's graph after passes."""
-        return self.setting.graph
+        return self.problem.graph
 
     @property
     def inputs(self) -> FlowInputs | None:
@@ -67,7 +62,7 @@ class PlanResult:
     @property
     def batch(self) -> report.BatchSizes:
         """Return the sizes of a step: rows, rows per rank, minibatches. Raises BatchError if they disagree."""
-        return self.setting.batch_sizes(self.plan, **({} if self.inputs is None else self.inputs.row_origins()))
+        return self.problem.batch_sizes(self.plan, **({} if self.inputs is None else self.inputs.row_origins()))
 
     def to_json(self) -> str:
         """Return the plan as JSON, in the form that `run`, `draw` and `export` read."""
@@ -79,23 +74,23 @@ class PlanResult:
         return Path(path)
 
     def data(self, *, top: int = TOP) -> dict[str, Any]:
-        """Return the data that `flowgraph plan --json` prints, with at most `top` of the found plans."""
+        """Return what `flowgraph plan --json` prints as JSON-compatible data, with at most `top` of the found plans."""
         plan = json.loads(self.plan.to_json())
-        if self.answer is None:
+        if self.search is None:
             return {"plan": plan}
-        return {"plan": plan, **report.answer_data(self.answer, top, self.prepared.notes)}
+        return {"plan": plan, **report.answer_data(self.search, top, self.prepared.notes)}
 
     def text(self, *, top: int = TOP) -> str:
         """Return the text that `flowgraph plan` prints, with at most `top` of the found plans."""
-        if self.answer is None:
+        if self.search is None:
             return "\n".join([*report.plan_lines(self.plan), *report.error_lines(self.plan), *self._batch_lines()])
-        return "\n\n".join([report.answer_text(self.answer, top), "\n".join(self._batch_lines())])
+        return "\n\n".join([report.answer_text(self.search, self.plan, top), "\n".join(self._batch_lines())])
 
     def _batch_lines(self) -> list[str]:
         lines = report.batch_lines(self.batch)
-        if loose := without_bits(self.plan):
-            alike = "the same command, or `resume`, gives a run alike on average"
-            lines += ["no same bits", *report.indented([f"{', '.join(loose)}: {alike}"])]
+        if loose := irreproducible_parts(self.plan):
+            alike = "repeated and resumed runs are statistically equivalent"
+            lines += ["not bit-reproducible", *report.indented([f"{', '.join(loose)}: {alike}"])]
         return lines
 
     def __repr__(self) -> str:
@@ -116,6 +111,6 @@ def plan_of(target: Target) -> Plan | None:
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan from a JSON file. Raises PlanError for a file that cannot be read or holds no plan."""
+    """Return the plan in a JSON file. Raises PlanError for a file that cannot be read or does not contain a plan."""
     text = text_of(path, "plan", lambda why: PlanError.unreadable(str(path), "", why))
     return Plan.from_json(text, str(path))

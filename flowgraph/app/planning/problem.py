@@ -21,7 +21,7 @@ from flowgraph.app.planning.flow_inputs import (
 )
 from flowgraph.app.request import Request, Search, Workload
 from flowgraph.app.user_files import text_of
-from flowgraph.cluster.cluster import Cluster, of_unknown_speed, parse_bytes
+from flowgraph.cluster.cluster import Cluster, device_of_unknown_speed, parse_bytes
 from flowgraph.cluster.plan import Plan, PlanAssumptions, Precision
 from flowgraph.cluster.short_form import read_cluster
 from flowgraph.cluster.this_machine import laptop
@@ -55,19 +55,19 @@ class PreparedProblem:
     rows and settings of a run; None if only lengths are known.
     """
 
-    setting: PlanningProblem
+    problem: PlanningProblem
     assumed: PlanAssumptions
     notes: tuple[str, ...] = ()
     inputs: FlowInputs | None = None
 
     def having(self, **changes: Any) -> PreparedProblem:
-        """Return the problem with changed fields, such as `staleness`, in both `setting` and `assumed`."""
+        """Return the problem with changed fields, such as `staleness`, in both `problem` and `assumed`."""
         assumed = self.assumed.model_copy(update=changes)
-        return replace(self, setting=replace(self.setting, **changes), assumed=assumed)
+        return replace(self, problem=replace(self.problem, **changes), assumed=assumed)
 
 
 def cluster_of(text: str, memory: str | None = None) -> Cluster:
-    """Return the cluster of a short form or a TOML file; "" is this machine.
+    """Return the cluster that `text` describes: a short form such as `2x8xh100`, a TOML file, or "" for this machine.
 
     `memory`, such as `8GiB`, is how much of this machine's memory to use. Raises ClusterError for a text that describes
     no cluster, SettingError for an invalid `memory`, and UsageError for `memory` with GPUs, which have memory of their
@@ -90,8 +90,8 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
     """
     workload, search = request.workload, request.search
     cluster = cluster or cluster_of(request.target.cluster, request.target.memory)
-    by_lengths = workload.prompt_tokens is not None or not of_unknown_speed(cluster)
-    if inputs is None and not (workload.data is None and by_lengths):
+    by_lengths = workload.prompt_tokens is not None or not device_of_unknown_speed(cluster)
+    if inputs is None and not (not workload.data and by_lengths):
         inputs = read_inputs(workload)
     graph = compiled_flow(workload) if inputs is None else inputs.graph
     cache = cache_folder(workload.cache)
@@ -100,7 +100,8 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
     assumed = PlanAssumptions(
         flow=request.flow,
         models={name: source.name for name, source in sources.items()},
-        data="" if inputs is None else workload.data or DEFAULT_DATA,
+        data=() if inputs is None else workload.data or (DEFAULT_DATA,),
+        columns=workload.columns,
         batch=workload.batch or (DEFAULT_BATCH if inputs is None else inputs.batch),
         prompt_tokens=_anywhere(workload.prompt_tokens or prompt_tokens),
         response_tokens=_capped(_anywhere(workload.response_tokens or ""), graph, workload),
@@ -110,16 +111,20 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
         sample_rows=request.execution.sample_rows,
         forward_tokens=request.execution.forward_tokens,
     )
-    setting = _setting(assumed, graph, sources, cluster)
-    if not setting.roles:
+    problem = _planning_problem(assumed, graph, sources, cluster)
+    if not problem.roles:
         why = "runs no model, so there is nothing to place"
         raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, "return update(…)")
-    notes = *_notes(request, setting, inputs), *report.planner_notes(setting), *report.scale_notes(setting)
-    return PreparedProblem(setting=setting, assumed=assumed, notes=notes, inputs=inputs)
+    notes = *_notes(request, problem, inputs), *report.planner_notes(problem), *report.scale_notes(problem)
+    return PreparedProblem(problem=problem, assumed=assumed, notes=notes, inputs=inputs)
 
 
 def longest_prompt(inputs: FlowInputs) -> int:
-    """Return an upper estimate of the tokens of a data set's longest prompt, computed from its characters."""
+    """Return an upper estimate of the tokens of a data set's longest prompt, computed from its characters.
+
+    A token has 3 characters, and the chat template adds 48 tokens; with only `tiny` models, a token has one character
+    and the template adds 2.
+    """
     prompts: list[list[dict[str, Any]]] = inputs.data.train.column("prompt").to_pylist()
     longest = max(sum(len(message["content"]) for message in messages) for messages in prompts)
     real = any(source.kind != "tiny" for source in inputs.sources.values())
@@ -129,13 +134,13 @@ def longest_prompt(inputs: FlowInputs) -> int:
 def prepare_from(
     plan: Plan, where: str, cluster: Cluster | None = None, workload: Workload | None = None
 ) -> PreparedProblem:
-    """Return the problem that a saved plan solves, on its own cluster or on another.
+    """Return the problem that a saved plan solves, on its own cluster or on another `cluster`.
 
-    Values in `workload` override those in the plan's file. Raises PlanError for a plan that does not record what it was
-    made for, or whose flow now has another graph.
+    Values in `workload` override those in the plan's file; `where` names the plan in errors. Raises PlanError for a
+    plan that does not record what it was made for, or whose flow now has another graph.
     """
     if plan.assumed is None:
-        raise PlanError.unreadable(where, "", "does not say what it was made for, so nothing can be forecast from it")
+        raise PlanError.unreadable(where, "", "does not state its flow, models and data, so it has no forecast")
     full = workload_of(plan.assumed, workload)
     graph = compiled_flow(full)
     if structure_hash(graph) != plan.structure_hash:
@@ -145,7 +150,7 @@ def prepare_from(
         raise error
     _refuse_unknown_names(plan.assumed, graph, workload, where)
     try:
-        inputs = None if full.data is None else read_inputs(full)
+        inputs = read_inputs(full) if full.data else None
         sources = model_sources(graph, full.model, cache_folder(full.cache))
     except ModelError as error:
         error.where = error.where or where
@@ -153,7 +158,8 @@ def prepare_from(
     graph = graph if inputs is None else inputs.graph
     changes = {
         "flow": flow_text(full.flow),
-        "data": full.data or "",
+        "data": full.data,
+        "columns": full.columns,
         "models": {name: source.name for name, source in sources.items()},
         "batch": full.batch or DEFAULT_BATCH,
         "settings": full.settings,
@@ -164,12 +170,12 @@ def prepare_from(
         },
     }
     assumed = plan.assumed.model_copy(update=changes)
-    setting = _setting(assumed, graph, sources, cluster or plan.cluster, where)
-    lags = {placed.lag for placed in plan.placed if placed.role in setting.synced}
-    sync_lag = min(lags, default=setting.lag)  # the file's own word, which a person may have lowered
-    staleness = None if setting.staleness is None else min(setting.staleness, sync_lag)
+    problem = _planning_problem(assumed, graph, sources, cluster or plan.cluster, where)
+    lags = {placed.lag for placed in plan.placed if placed.role in problem.synced}
+    sync_lag = min(lags, default=problem.lag)  # the file's own word, which a person may have lowered
+    staleness = None if problem.staleness is None else min(problem.staleness, sync_lag)
     return PreparedProblem(
-        setting=replace(setting, sync_lag=sync_lag, staleness=staleness),
+        problem=replace(problem, sync_lag=sync_lag, staleness=staleness),
         assumed=assumed,
         inputs=None if inputs is None else replace(inputs, batch=assumed.batch),
     )
@@ -193,7 +199,7 @@ def _refuse_unknown_names(assumed: PlanAssumptions, graph: Graph, workload: Work
 
 
 def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> Workload:
-    """Return the workload of a saved plan's assumptions.
+    """Return the workload that a saved plan was made for: its flow, models, data, batch, settings and passes.
 
     Values in `workload` override those of the plan, except that its settings are appended to the plan's.
     """
@@ -202,7 +208,8 @@ def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> W
         update={
             "flow": workload.flow or assumed.flow,
             "model": workload.model or tuple(f"{name}={model}" for name, model in assumed.models.items()),
-            "data": workload.data or assumed.data or None,
+            "data": workload.data or assumed.data,
+            "columns": workload.columns or assumed.columns,
             "batch": workload.batch or assumed.batch,
             "settings": (*assumed.settings, *workload.settings),
             "passes": workload.passes or assumed.passes,
@@ -210,7 +217,7 @@ def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> W
     )
 
 
-def _setting(
+def _planning_problem(
     assumed: PlanAssumptions,
     graph: Graph,
     sources: Mapping[str, ModelSource],
@@ -218,7 +225,7 @@ def _setting(
     where: str = "",
 ) -> PlanningProblem:
     heads, response = heads_of(graph), assumed.response_tokens
-    setting = PlanningProblem(
+    problem = PlanningProblem(
         graph=graph,
         cluster=cluster,
         shapes={name: _shape(source, heads[name]) for name, source in sources.items()},
@@ -238,12 +245,12 @@ def _setting(
     )
     # Where one engine samples from what another trains, a run measures their mismatch in its graph. No plan has two
     # engines if one CPU device is all there is.
-    differs = {*setting.engines_of("train")} - {*setting.engines_of("sample")}
-    single = setting.kind == "cpu" and sum(group.count for group in setting.classes) == 1
-    if not differs or (single and "train" not in setting.engines):
-        return setting
+    differs = {*problem.engines_of("train")} - {*problem.engines_of("sample")}
+    single = problem.kind == "cpu" and sum(group.count for group in problem.classes) == 1
+    if not differs or (single and "train" not in problem.engines):
+        return problem
     trained = [role.param for role in roles(graph) if role.use == "train"]
-    return replace(setting, watched=watch_engines(graph, trained))
+    return replace(problem, watched=watch_engines(graph, trained))
 
 
 def _shape(source: ModelSource, head: Head) -> ModelShape:
@@ -280,7 +287,7 @@ def _search_assumptions(search: Search) -> dict[str, Any]:
             raise UsageError("should be USE=ENGINE", where=where, hint=hint)
         use = USES[USES.index(use_name)]
         if engines.get(use, engine) != engine:
-            raise UsageError(f"the engine of {use} is `{engines[use]}` already", where=where)
+            raise UsageError(f"the engine of {use} is already `{engines[use]}`", where=where)
         if engine not in engines_for(use):
             hint = nearest(engine, engines_for(use))
             raise UsageError(f"no engine `{engine}` for {use}", where=where, hint=hint)
@@ -301,27 +308,27 @@ def _search_assumptions(search: Search) -> dict[str, Any]:
     }
 
 
-def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None) -> list[str]:
+def _notes(request: Request, problem: PlanningProblem, inputs: FlowInputs | None) -> list[str]:
     """Return notes about what was assumed without being requested, and what a run would do differently."""
     notes, workload = list[str](), request.workload
-    if not workload.model and setting.shapes and inputs is None:
+    if not workload.model and problem.shapes and inputs is None:
         notes.append(f"assuming the model `{DEFAULT_MODEL}`; set another with --model")
     if workload.prompt_tokens is None and inputs is None:
         notes.append(f"assuming prompts of {DEFAULT_PROMPT_TOKENS} tokens; set --prompt-tokens to change it")
-    if unknown := of_unknown_speed(setting.cluster):
-        notes.append(f"the speed of {unknown}, is not known: seconds are nominal, to tell one plan from another")
-    text, longest = workload.response_tokens or "", 0 if setting.response is None else int(setting.response.most)
+    if unknown := device_of_unknown_speed(problem.cluster):
+        notes.append(f"the speed of {unknown}, is not known: seconds are nominal, only to compare plans")
+    text, longest = workload.response_tokens or "", 0 if problem.response is None else int(problem.response.most)
     bounded = "max=" in text or any("max_tokens" in setting_text for setting_text in workload.settings)
     if longest and "=" in text and not bounded:
-        notes.append(f"no longest response is said, so some have {longest:,} tokens: {text},max=N says otherwise")
-    for node in setting.graph.nodes:
+        notes.append(f"no response maximum is set, so some have {longest:,} tokens; set {text},max=N")
+    for node in problem.graph.nodes:
         limit = getattr(node.settings, "max_tokens", None)
         samples = node.op.kind == "generate" or node.op.rows == "new"
         if samples and isinstance(limit, int) and longest > limit:
-            notes.append(f"a run cuts responses at {node.name}.max_tokens={limit:,}; these go up to {longest:,}")
-    for load in setting.loads:
+            notes.append(f"the flow cuts responses at {node.name}.max_tokens={limit:,}; these go up to {longest:,}")
+    for load in problem.loads:
         if inputs is None and load.steps >= MANY_STEPS and not workload.sets(f"{load.node}.minibatch"):
-            fewer = f"--set {load.node}.minibatch={max(1, setting.prompts // 4)}"
+            fewer = f"--set {load.node}.minibatch={max(1, problem.prompts // 4)}"
             notes.append(f"{load.node} makes {load.steps} optimizer steps in each step: {fewer} makes fewer")
     return notes
 

@@ -15,9 +15,9 @@ from flowgraph.analysis.placed_graph import PlacedGraph
 from flowgraph.app.planning.plan_result import PlanLike, PlanResult, read_plan
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare, prepare_from
 from flowgraph.app.request import Request, Say, Workload
-from flowgraph.checks.placed import forecast_faults, pool_faults, unsupported
+from flowgraph.checks.placed import check_forecast, check_pools, unsupported_parts
 from flowgraph.cluster.plan import Plan
-from flowgraph.cluster.this_machine import warnings_for
+from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import FlowError, UsageError, nearest
 from flowgraph.language import laws
@@ -56,7 +56,8 @@ class NamedPlan:
 def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
     """Return the problem that a saved plan solves, with the flow, models, rows and lengths that its file names.
 
-    Values in the request override them. A plan that records no assumptions gets all of them from the request.
+    Values in the request override them. A plan that records no assumptions gets all of them from the request. `where`
+    names the plan in errors.
     """
     if plan.assumed is None:
         return prepare(request, cluster=plan.cluster)
@@ -68,13 +69,14 @@ def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
 def saved_plan(
     plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, ran: bool = False
 ) -> SavedPlan:
-    """Return a plan with the problem that it solves, on its own cluster or on another.
+    """Return a plan with the problem that it solves, on its own cluster or on another `cluster`.
 
-    `ran` says that another system ran the plan. Raises the first law that the plan breaks.
+    `where` names the plan in errors, and `ran` says that another system ran it. Raises the error of the first law that
+    the plan breaks.
     """
-    refuse(law_faults(plan, prepared.setting, where))
+    refuse(law_faults(plan, prepared.problem, where))
     return SavedPlan(
-        problem=prepared.setting,
+        problem=prepared.problem,
         plan=plan,
         assumed=prepared.assumed,
         where=where,
@@ -86,10 +88,11 @@ def saved_plan(
 def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, fits: bool = True) -> PlanResult:
     """Return a saved plan with a new forecast.
 
-    Raises the first law that the plan breaks. If `fits`, raises also if a role cannot run, if the sizes of a step do
-    not go together, or if a device's memory overflows.
+    `where` names the plan in errors, and `say` receives warnings about the cluster. Raises the error of the first law
+    that the plan breaks. If `fits`, it raises also if a role cannot run, if the sizes of a step do not go together, or
+    if a device's memory overflows.
     """
-    for line in warnings_for(prepared.setting.cluster):
+    for line in core_warnings(prepared.problem.cluster):
         say(line)
     saved = saved_plan(plan, prepared, where)
     if fits:
@@ -104,23 +107,29 @@ def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, f
 def faults_of(
     plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, ran: bool = False
 ) -> Iterator[FlowError]:
-    """Yield the faults of a plan on its own cluster or on another: broken laws, its forecast, seconds and bytes.
+    """Yield an error for each fault of a plan, on its own cluster or on another: in laws, forecast, seconds and bytes.
 
-    Seconds and bytes are checked only if the laws and the forecast have no fault. `ran` says that another system ran
-    it.
+    `where` names the plan in errors. Seconds and bytes are checked only if the laws and the forecast have no fault.
+    `ran` says that another system ran the plan.
     """
-    broken = [*law_faults(plan, prepared.setting, where)] or [*forecast_faults(plan, where)]
+    broken = [*law_faults(plan, prepared.problem, where)] or [*check_forecast(plan, where)]
     yield from broken or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
 
 
 def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[FlowError]:
-    """Yield the laws that a plan breaks in its problem. Memory and seconds in the plan's file are ignored."""
+    """Yield an error for each law that a plan breaks as a solution of its problem; `where` names the plan in errors.
+
+    The memory and seconds that the plan's file records are not checked.
+    """
     return laws.faults("placed", PlacedGraph(problem.graph, plan, where, experts_of(problem)))
 
 
 def refuse_broken(plan: Plan, where: str) -> None:
-    """Raise the first fault that can be found without the plan's flow: in its pools, its forecast or its step."""
-    refuse(chain(pool_faults(plan, where), forecast_faults(plan, where)))
+    """Raise the first fault of a plan that can be found without its flow: in its pools, its forecast or its step.
+
+    `where` names the plan in errors.
+    """
+    refuse(chain(check_pools(plan, where), check_forecast(plan, where)))
     if plan.step is not None:
         step_seconds(plan.step, where)
 
@@ -132,11 +141,11 @@ def refuse(faults: Iterator[FlowError]) -> None:
 
 
 def experts_of(problem: PlanningProblem) -> dict[str, int]:
-    """Return the number of experts per layer of each model; 0 for a model without experts."""
+    """Return the number of experts per layer of each model, by parameter; 0 for a model without experts."""
     return {name: shape.experts for name, shape in problem.shapes.items()}
 
 
-SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take what they do in the long run
+SETTLED_SHARE = 1e-3  # of a step, within which the steps that are simulated take what they do in the long run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +153,7 @@ class SimulatedPlan:
     """The simulated steps of a plan, and the seconds from step to step in the steady state (`period_s`)."""
 
     plan: Plan
-    played: report.Simulation
+    simulated: report.Simulation
     period_s: float
 
     def data(self) -> dict[str, Any]:
@@ -152,30 +161,33 @@ class SimulatedPlan:
         event_keys, idle_keys = ("task", "pool", "step", "start_s", "end_s"), ("pool", "start_s", "end_s", "why")
         return {
             "period_s": self.period_s,
-            "played_s": self.played.period_s,
-            "events": [{key: getattr(event, key) for key in event_keys} for event in self.played.events],
-            "bubbles": [{key: getattr(idle, key) for key in idle_keys} for idle in self.played.idle],
+            "simulated_s": self.simulated.period_s,
+            "events": [{key: getattr(event, key) for key in event_keys} for event in self.simulated.events],
+            "bubbles": [{key: getattr(idle, key) for key in idle_keys} for idle in self.simulated.idle],
         }
 
     def text(self, columns: int = 100) -> str:
         """Return a text timeline that is at most `columns` characters wide, and the errors of its forecasts."""
-        lines, played_s = [self.played.text(columns)], self.played.period_s
-        if played_s is None or not isclose(played_s, self.period_s, rel_tol=SETTLED_SHARE):
+        lines, simulated_s = [self.simulated.text(columns)], self.simulated.period_s
+        if simulated_s is None or not isclose(simulated_s, self.period_s, rel_tol=SETTLED_SHARE):
             lines.append(f"a step takes {self.period_s:,.1f} s once steps follow each other")
         return "\n".join([*lines, "\n".join(report.error_lines(self.plan))])
 
     def trace(self) -> str:
         """Return the simulation as a Chrome trace in JSON, for ui.perfetto.dev."""
-        return json.dumps(self.played.trace(f"{self.plan.flow}, predicted"), indent=1) + "\n"
+        return json.dumps(self.simulated.trace(f"{self.plan.flow}, predicted"), indent=1) + "\n"
 
 
 def simulate_plan(plan: PlanLike, steps: int) -> SimulatedPlan:
-    """Simulate `steps` steps of a plan. Raises PlanError for a broken plan, or one without known seconds."""
+    """Simulate `steps` steps of a plan, and return when each pool works and what it waits for.
+
+    Raises PlanError for a broken plan, or one without known seconds.
+    """
     saved = NamedPlan.of(plan)
     refuse_broken(saved.plan, saved.where)
     step, step_s = saved.plan.step, known_step_s(saved.plan.step, saved.where)
     assert step is not None, "its seconds are known"
-    return SimulatedPlan(plan=saved.plan, played=simulate(step, steps), period_s=step_s)
+    return SimulatedPlan(plan=saved.plan, simulated=simulate(step, steps), period_s=step_s)
 
 
 @dataclass(frozen=True)
@@ -194,9 +206,12 @@ class ComparedPlans:
 
 
 def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
-    """Return plans to compare. Raises UsageError for fewer than two, and PlanError for a broken plan."""
+    """Return plans with their names, to compare: their paths if all are given by path, else numbered names.
+
+    Raises UsageError for fewer than two plans, and PlanError for a broken plan.
+    """
     if len(plans) < 2:
-        raise UsageError("one plan is nothing to compare", where="compare", hint="compare A.json B.json")
+        raise UsageError("compare needs two plans or more", where="compare", hint="compare A.json B.json")
     saved = [NamedPlan.of(plan) for plan in plans]
     for named in saved:
         refuse_broken(named.plan, named.where)
@@ -249,13 +264,13 @@ class ExplainedPlan:
 
 
 def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
-    """Explain the place of each role of a plan, or of `role` only, by the seconds of a step with it elsewhere.
+    """Return why each role of a plan, or only `role`, is where it is: the seconds of a step with it elsewhere.
 
-    Raises UsageError for an unknown role.
+    Raises UsageError for an unknown role, and PlanError, for example, for a plan that does not record its flow.
     """
     saved = NamedPlan.of(plan)
     prepared, where = saved.prepare(), saved.where
-    roles = [role.name for role in prepared.setting.roles]
+    roles = [role.name for role in prepared.problem.roles]
     if role is not None and role not in roles:
         raise UsageError(f"no role `{role}`", where=f"explain {where}", hint=nearest(role, roles))
     checked = saved_plan(saved.plan, prepared, where)
@@ -265,7 +280,7 @@ def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
         layouts=role is not None,
         step_s=step_s,
         faults=tuple(map(str, checked.overflows(forecast))),
-        explanation=explain(prepared.setting, forecast),
+        explanation=explain(prepared.problem, forecast),
     )
 
 
@@ -284,7 +299,11 @@ class CheckedPlan:
 
 
 def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
-    """Return the faults of a plan's file: whether it is for its flow and fits its cluster, or the given cluster."""
+    """Check a plan's file against its flow and its cluster, or another `cluster`, and return the faults and notes.
+
+    `cluster` is a short form such as `2x8xh100`, or a TOML file. Raises PlanError for a file that contains no plan, and
+    ClusterError for a text that describes no cluster; all other faults are returned, and not raised.
+    """
     saved = NamedPlan.of(path)
     plan, where = saved.plan, saved.where
     elsewhere = None if cluster is None else cluster_of(cluster)
@@ -301,6 +320,6 @@ def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
     if elsewhere is not None:
         notes.append(f"a step takes {show_s(step_s)} there")
     elif saved_s is not None and not isclose(saved_s, step_s, rel_tol=SETTLED_SHARE):
-        notes.append(f"its file says {show_s(saved_s)} a step; it is forecast to take {show_s(step_s)}")
-    notes += [f"it names {name}, which cannot be run here" for name in unsupported(plan)]
+        notes.append(f"its file says {show_s(saved_s)} a step; the forecast is now {show_s(step_s)}")
+    notes += [f"it names {name}, which cannot be run here" for name in unsupported_parts(plan)]
     return CheckedPlan(plan=where, faults=(), notes=tuple(notes))

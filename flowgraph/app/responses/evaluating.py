@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.app.request import Request, Say
-from flowgraph.app.responses.generations import GenerationsFile, check_out, partial_path, rule_rows
-from flowgraph.app.responses.sampling import FAILURES, Progress, prepare_sampling, sample, select_prompts
+from flowgraph.app.responses.generations import GenerationsFile, partial_path, refuse_output, rule_rows
+from flowgraph.app.responses.sampling import FAILURES, Progress, prepare_sampling, sample_responses, select_prompts
 from flowgraph.app.responses.weights import model_under_test
 from flowgraph.app.user_files import write_text
 from flowgraph.errors import RuleError, UsageError
@@ -105,9 +105,9 @@ class ScoreTally:
 
 
 def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResult:
-    """Evaluate the responses of a model, or those in a file, whichever the request names.
+    """Return the evaluation of a model's responses, or of those in a file, whichever the request names.
 
-    Raises UsageError for options of a model together with a file of responses.
+    `progress` shows the progress. Raises UsageError for options of a model together with a file of responses.
     """
     generations, sampling, workload = request.sampling.generations, request.sampling, request.workload
     if generations is None:
@@ -115,11 +115,13 @@ def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResu
     options = {
         "MODEL": sampling.subject,
         "--param": sampling.param,
-        "--data": workload.data,
-        "--held-out": workload.held_out,
+        "--data": workload.data or None,
+        "--held-out": workload.held_out or None,
+        "--columns": workload.columns or None,
+        "--max-prompt-tokens": workload.max_prompt_tokens,
     }
     if names := [name for name, value in options.items() if value is not None]:
-        what = f"responses are there already, so {names[0]} has no effect"
+        what = f"the file already has responses, so {names[0]} has no effect"
         raise UsageError(what, where=f"--generations {generations}")
     return _evaluate_saved(generations, request, progress)
 
@@ -129,7 +131,7 @@ def _evaluate_model(request: Request, say: Say, progress: Progress) -> EvalResul
 
     out = request.output.out
     if out is not None:
-        check_out(out, ENDINGS, request.output.overwrite)
+        refuse_output(out, ENDINGS, request.output.overwrite)
     model = model_under_test(request, "eval")
     prompts = select_prompts(request, model, say)
     rule = request.sampling.by or model.by or "data"
@@ -143,7 +145,7 @@ def _evaluate_model(request: Request, say: Say, progress: Progress) -> EvalResul
     def read(path: Path, failures: Mapping[str, int]) -> str:
         return tally.add(pq.read_table(path, page_checksum_verification=True), failures)
 
-    end = sample(run, table_out, read, {"by": rule}, say, progress("eval", prompts.table.num_rows, "prompts"))
+    end = sample_responses(run, table_out, read, {"by": rule}, say, progress("eval", prompts.table.num_rows, "prompts"))
     if not end.interrupted:
         return tally.result(end.facts, out)
     if not end.prompts:
@@ -155,13 +157,13 @@ def _evaluate_model(request: Request, say: Say, progress: Progress) -> EvalResul
 def _evaluate_saved(path: Path, request: Request, progress: Progress) -> EvalResult:
     out = request.output.out
     if out is not None:
-        check_out(out, ENDINGS[1:], request.output.overwrite)
+        refuse_output(out, ENDINGS[1:], request.output.overwrite)
     saved = GenerationsFile.open(path)
     rule = request.sampling.by or str(saved.facts.get("by", "data"))
     flow_settings, chosen = split_assignments([], request.workload.settings)
     for name in (*flow_settings, *chosen):
         if not name.startswith("score."):
-            what = f"`{name}` is for sampling responses, and these are there already"
+            what = f"`{name}` is for sampling responses, but the file already has them"
             raise UsageError(what, where="--set", hint="only score.… can be set")
     graph, _ = resolve_settings(named(respond_and_score.graph({"by": rule})), (), chosen)
     settings = next(node.settings for node in graph.nodes if node.op.kind == "score")
@@ -169,7 +171,7 @@ def _evaluate_saved(path: Path, request: Request, progress: Progress) -> EvalRes
     if rule != "data":
         refuse_missing(resolve(rule))
     for table in saved.tables():
-        scores, failures = scored(rule, table, settings)
+        scores, failures = score_table(rule, table, settings)
         show(table.num_rows, tally.add(table, failures, scores))
     return tally.result({**saved.facts, "by": rule}, out)
 
@@ -187,10 +189,12 @@ def _refuse_unknown_rule(rule: str, table: pa.Table) -> None:
             raise RuleError(error.what, notes=error.notes, hint="--by RULE, such as exact or rules.py:name") from None
 
 
-def scored(rule: str, table: pa.Table, settings: Any) -> tuple[Any, Mapping[str, int]]:
-    """Return the scores of a table's responses, [B] float32, and how many failed their rule or were unreadable.
+def score_table(rule: str, table: pa.Table, settings: Any) -> tuple[Any, Mapping[str, int]]:
+    """Return the scores of a table of generations, [B] float32, and how many responses failed, by kind of failure.
 
-    Scores are computed as in the node `score`, without torch. Raises RuleError for a rule that cannot be used.
+    A response fails if its rule fails (`rule_failures`) or finds nothing to score in it (`unreadable`). `rule` is the
+    name of a rule; with "data", each row is scored by the rule of its data source. `settings` are those of the node
+    `score`, which computes scores in the same way. Raises RuleError for a rule that cannot be used.
     """
     import numpy as np
 

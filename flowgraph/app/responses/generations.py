@@ -47,10 +47,11 @@ RULE_NAMES: Mapping[str, str] = {
 }
 
 
-def table_of(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> pa.Table:
-    """Return the rows of a generations file from a rollout's table and, if there is one, the table of its scores.
+def generations_table(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> pa.Table:
+    """Return the rows of a generations file, made of a rollout's table and, if there is one, the table of its scores.
 
-    Columns of the data whose names are taken get a prefix; `facts` are stored as metadata.
+    Columns of the data whose names are taken get the prefix `data.`. `facts` are stored as metadata, and the model,
+    step, temperature and seed among them also as columns.
     """
     import pyarrow as pa
 
@@ -70,19 +71,23 @@ def table_of(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> pa.Table:
 
 
 def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path) -> None:
-    """Write one batch as a separate Parquet file with page checksums. Raises DataError if it cannot be written."""
+    """Write one batch of generations as a separate Parquet file; the arguments are those of `generations_table`.
+
+    Raises DataError if it cannot be written.
+    """
     import pyarrow.parquet as pq
 
     try:
-        pq.write_table(table_of(tables, facts), path, write_page_checksum=True, compression="zstd")
+        pq.write_table(generations_table(tables, facts), path, write_page_checksum=True, compression="zstd")
     except OSError as fault:
         raise DataError.failed(path, "cannot be written", fault) from fault
 
 
 def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
-    """Join the Parquet files of a folder into `out`, one row group each; the complete file is renamed into place.
+    """Join the Parquet files of a folder, at least one, into the file `out`.
 
-    Raises DataError if it cannot be written.
+    `facts` become its metadata. The complete file is moved into place, so `out` is complete or unchanged. Raises
+    DataError if it cannot be written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -105,10 +110,11 @@ def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def parts_for(out: Path | None) -> Generator[Path]:
-    """Open a temporary folder for the parts of `out`, in the same folder; without `out`, in the system's.
+def temporary_parts(out: Path | None) -> Generator[Path]:
+    """Open a context with a temporary folder for the parts of `out`, and remove the folder on exit.
 
-    The folder is removed on exit. Raises UsageError if it cannot be created.
+    It is in the folder of `out`, which is created, or in the system's if `out` is None. Raises UsageError if it cannot
+    be created.
     """
     try:
         if out is None:
@@ -126,7 +132,7 @@ def parts_for(out: Path | None) -> Generator[Path]:
 
 
 def partial_path(out: Path) -> Path:
-    """Return the path of the file for the finished part of an interrupted job.
+    """Return the path of the file for the finished part of an interrupted job that was to write `out`.
 
     >>> partial_path(Path("a/out.parquet")).name
     'out.partial.parquet'
@@ -134,8 +140,11 @@ def partial_path(out: Path) -> Path:
     return out.with_name(f"{out.stem}.partial{out.suffix}")
 
 
-def check_out(out: Path, endings: Sequence[str], overwrite: bool) -> None:
-    """Raise UsageError for an output file with another suffix than `endings`, or one that exists unless `overwrite`."""
+def refuse_output(out: Path, endings: Sequence[str], overwrite: bool) -> None:
+    """Raise UsageError for an output file that must not be written.
+
+    It must have one of the suffixes `endings`, must not be a folder, and must not exist unless `overwrite`.
+    """
     if out.suffix not in endings:
         what = f"its name ends in `{out.suffix}`, not in {' or '.join(endings)}"
         raise UsageError(what, where=str(out), hint=f"-o FILE{endings[0]}")
@@ -209,7 +218,10 @@ class GenerationsFile:
 
 
 def rule_rows(table: pa.Table) -> list[dict[str, object]]:
-    """Return the columns of each row that a scoring rule receives: those of the data, and those in `RULE_NAMES`."""
+    """Return the values that a scoring rule receives for each row of a generations table, keyed by the rule's names.
+
+    These are the columns of the data, the response, whether it finished, and the numbers of its prompt and sample.
+    """
     sources = {name.removeprefix(OWN): name for name in table.column_names if name not in COLUMNS}
     sources |= {RULE_NAMES[name]: name for name in table.column_names if name in RULE_NAMES}
     rows: list[dict[str, object]] = table.select(list(sources.values())).rename_columns(list(sources)).to_pylist()

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.flat_graph import structure_hash
-from flowgraph.app.planning.flow_inputs import DEFAULT_DATA, FlowInputs, cache_folder
+from flowgraph.app.planning.flow_inputs import DEFAULT_DATA, FlowInputs, cache_folder, read_data
 from flowgraph.app.planning.make_plan import searched
 from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import prepare
 from flowgraph.app.planning.saved_plans import plan_again
 from flowgraph.app.request import Execution, Request, Say, Workload
-from flowgraph.app.responses.generations import check_out, join_parts, partial_path, parts_for, write_part
+from flowgraph.app.responses.generations import join_parts, partial_path, refuse_output, temporary_parts, write_part
 from flowgraph.app.responses.weights import ModelUnderTest, model_under_test
 from flowgraph.app.running.interrupts import Interrupts
-from flowgraph.app.running.runtime_launch import RuntimeChoice, choose, opened
+from flowgraph.app.running.runtime_launch import RuntimeChoice, choose_runtime, open_runtime
 from flowgraph.checks.placed import refuse_unsupported
 from flowgraph.errors import DataError, FlowError, PlanError, UsageError
 from flowgraph.flows.flow_files import SHIPPED, FlowFile
@@ -25,13 +25,12 @@ from flowgraph.flows.settings import resolve_settings, split_assignments
 from flowgraph.language.flow import Flow
 from flowgraph.language.keys import Key
 from flowgraph.language.values import Group
-from flowgraph.lowering.follow import follow
+from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, value_name
 from flowgraph.passes import named, simplified
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.interpreter import Executor
-from nodes.data import sets as data_sets
 from nodes.data.sets import DataSet
 from nodes.data.suggestions import suggested
 from nodes.evaluation import respond
@@ -52,7 +51,7 @@ Progress = Callable[[str, int, str], Show]
 
 
 def no_progress(verb: str, count: int, noun: str) -> Show:
-    """Return a function that shows no progress: the default for `progress`."""
+    """Return a function that discards the progress it is given; the default for `progress`."""
     return lambda count, text: None
 
 
@@ -97,23 +96,33 @@ class SamplingRun:
 
 
 def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptSelection:
-    """Return the prompts that a request names, by default those of the run's data, held-out ones if there are any.
+    """Return the prompts that a request names; by default those of the data of the run that trained the model.
 
-    `say` receives a warning if the rows differ from those the run was trained on. Raises UsageError for an unknown
-    split, DataError for data without held-out rows.
+    Held-out rows are used if there are any. At most `sampling.rows` rows are returned. `say` receives a warning if the
+    rows differ from those that the run was trained on. Raises UsageError for an unknown split, DataError for data
+    without held-out rows if these are requested.
     """
-    workload, split = request.workload, request.sampling.split
+    options, split = request.workload, request.sampling.split
     if split not in (None, *SPLITS):
         raise UsageError(f"no split `{split}`", where="--split", hint=f"known: {', '.join(SPLITS)}")
-    spec = workload.data or model.data or DEFAULT_DATA
+    of_run = not (options.data or options.held_out or options.columns)
+    workload = options
+    if not options.data:
+        names = ("data", "columns", "held_out", "max_prompt_tokens", "long_prompts")
+        theirs = {name: getattr(model.workload, name) for name in names if not getattr(options, name)}
+        workload = options.model_copy(update=theirs)
+    specs = workload.data or (DEFAULT_DATA,)
     # Rows that are made here are those of the run's own seed: with another, some would have been trained on.
-    rows = data_sets.load(spec, cache=cache_folder(workload.cache), held_out=workload.held_out, seed=model.seed)
-    if workload.data is None and workload.held_out is None and model.digest not in ("", rows.digest):
-        say(f"{spec}: these are not the rows that {model.name} was trained on")
+    rows, long_prompts = read_data(workload, specs, model.source, model.seed)
+    if of_run and model.digest not in ("", rows.digest):
+        say(f"{', '.join(specs)}: these are not the rows that {model.name} was trained on")
+    for which, counted in long_prompts.items():
+        if counted.long:
+            say(f"{which} rows: {counted}")
     split = split or (SPLITS[0] if rows.held_out is not None else SPLITS[1])
     table = rows.held_out if split == SPLITS[0] else rows.train
     if table is None:
-        raise DataError.unusable(spec, "has no held-out rows", hint="--split train, or --held-out FILE")
+        raise DataError.unusable(", ".join(specs), "has no held-out rows", hint="--split train, or --held-out FILE")
     return PromptSelection(
         table=table if request.sampling.rows is None else table.slice(0, request.sampling.rows),
         name=rows.name,
@@ -123,7 +132,7 @@ def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptS
     )
 
 
-def prompts_of(texts: Sequence[str]) -> PromptSelection:
+def chat_prompts(texts: Sequence[str]) -> PromptSelection:
     """Return texts as prompts, each a chat with one user message."""
     import pyarrow as pa
 
@@ -141,9 +150,11 @@ def prepare_sampling(
     values: Mapping[str, object],
     say: Say,
 ) -> SamplingRun:
-    """Plan a sampling run and check it, before models are loaded; `values` are settings of the flow.
+    """Plan a run that samples with `flow`, check it, and return all that it needs; no models are loaded.
 
-    The most tokens of a response come from the request, or else from the run, or else from the data.
+    `values` are settings of the flow. The most tokens of a response are those of the request, or else of the run that
+    trained the model, or else suggested for the data, or else 256; settings in the request replace all of these. `say`
+    receives each note of planning.
     """
     workload, execution, sampling, rows = request.workload, request.execution, request.sampling, prompts.table.num_rows
     max_tokens = sampling.max_tokens or model.max_tokens or suggested(prompts.source).get("generate.max_tokens", 256)
@@ -168,7 +179,7 @@ def prepare_sampling(
         prompts=prompts,
         file=file,
         program=lower(graph, planned.plan, where=str(request.target)),
-        chosen=choose(planned.plan, execution, planned.setting.shapes),
+        chosen=choose_runtime(planned.plan, execution, planned.problem.shapes),
         models=ModelSetup(sources=inputs.sources, seed=seed, cache=cache, sample_rows=execution.sample_rows),
         batch=inputs.batch,
         facts={
@@ -199,8 +210,8 @@ def _plan(inputs: FlowInputs, request: Request, model: ModelUnderTest, say: Say)
         samples = [placed.role.rpartition(".")[0] for placed in plan.placed if placed.role.endswith(".sample")]
         if not samples:
             hint = "plan a flow that does"
-            raise PlanError(f"this plan of {plan.flow} samples from no model", where=where, hint=hint)
-        plan = follow(plan, inputs.graph, {PARAM: model.param if model.param in samples else samples[0]})
+            raise PlanError(f"this plan of {plan.flow} does not sample from a model", where=where, hint=hint)
+        plan = plan_second_flow(plan, inputs.graph, {PARAM: model.param if model.param in samples else samples[0]})
         used = {placed.pool for placed in plan.placed}
         plan = plan.model_copy(update={"pools": tuple(pool for pool in plan.pools if pool.name in used)})
     return plan_again(plan, prepare(question, cluster=plan.cluster, inputs=inputs), where, say)
@@ -218,7 +229,7 @@ class SamplingEnd:
     interrupted: bool = False
 
 
-def sample(
+def sample_responses(
     run: SamplingRun,
     out: Path | None,
     read: Callable[[Path, Mapping[str, int]], str],
@@ -226,17 +237,19 @@ def sample(
     say: Say,
     show: Show,
 ) -> SamplingEnd:
-    """Sample all responses, write each batch to a separate file, and join these files into `out`.
+    """Load the model, sample all responses batch by batch, and return how sampling ended.
 
-    `read(path, failures)` is called with the file of each batch, and with how many responses failed their rule or were
-    unreadable; its text is shown as progress. After an error or an interrupt, the finished batches are joined into a
-    file with another name (see `partial_path`).
+    Each batch is written to a file of its own, and these are joined into `out`, unless it is None; `more_facts` are
+    added to its metadata. `read(path, failures)` is called with the file of each batch, and with how many responses
+    failed their rule or were unreadable; `show` shows the text that it returns as progress. After an error or an
+    interrupt, the finished batches are joined into a file with another name (see `partial_path`); an error is then
+    raised.
     """
     program, table, prompts = run.program, run.prompts.table, 0
     facts_before = {**run.facts, **more_facts}
     facts, names = dict(facts_before), [value_name(edge) for edge in program.graph.outputs]
-    opening = opened(program, [program.graph], run.file, run.models, run.chosen, say)
-    with parts_for(out) as parts:
+    opening = open_runtime(program, [program.graph], run.file, run.models, run.chosen, say)
+    with temporary_parts(out) as parts:
         try:
             with Interrupts("", say) as interrupts, interrupts.kept_from_closing(opening) as runtime:
                 facts["digest"] = runtime.models[PARAM]["digest"]
@@ -295,21 +308,24 @@ class GenerateResult:
 
 
 def generate_request(request: Request, say: Say, progress: Progress) -> GenerateResult:
-    """Sample responses to the prompts of a request, as rows if they are texts, else into a file.
+    """Sample responses to the prompts of a request; return them as rows if the prompts are texts.
 
+    They are written to the output file of the request, if it names one. After an interrupt, no rows are returned.
     Raises UsageError for a data set without an output file, and for texts together with options of a data set.
     """
     import pyarrow.parquet as pq
 
     texts, out = request.sampling.prompt, request.output.out
     if out is not None:
-        check_out(out, (".parquet",), request.output.overwrite)
+        refuse_output(out, (".parquet",), request.output.overwrite)
     elif not texts:
         raise UsageError("needs an output file", where="generate", hint="-o FILE.parquet")
     workload, sampling = request.workload, request.sampling
     options = {
-        "--data": workload.data,
-        "--held-out": workload.held_out,
+        "--data": workload.data or None,
+        "--held-out": workload.held_out or None,
+        "--columns": workload.columns or None,
+        "--max-prompt-tokens": workload.max_prompt_tokens,
         "--split": sampling.split,
         "--rows": sampling.rows,
     }
@@ -317,7 +333,7 @@ def generate_request(request: Request, say: Say, progress: Progress) -> Generate
     if texts and names:
         raise UsageError(f"the prompts are given, so {names[0]} has no effect", where="--prompt")
     model = model_under_test(request, "generate")
-    prompts = prompts_of(texts) if texts else select_prompts(request, model, say)
+    prompts = chat_prompts(texts) if texts else select_prompts(request, model, say)
     if sampling.temperature is None:
         request = request.changed(temperature=TEMPERATURE)
     run = prepare_sampling(respond, request, model, prompts, {}, say)
@@ -328,5 +344,5 @@ def generate_request(request: Request, say: Say, progress: Progress) -> Generate
             rows.extend(pq.read_table(path, columns=list(COLUMNS)).to_pylist())
         return ""
 
-    end = sample(run, out, read, {}, say, progress("generate", prompts.table.num_rows, "prompts"))
+    end = sample_responses(run, out, read, {}, say, progress("generate", prompts.table.num_rows, "prompts"))
     return GenerateResult(interrupted=True) if end.interrupted else GenerateResult(rows=tuple(rows), out=out)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flowgraph.app.planning.flow_inputs import cache_folder
-from flowgraph.app.request import Request
-from flowgraph.errors import ModelError, RunFolderError, UsageError, nearest
+from flowgraph.app.request import Request, Workload, make_request, saved_request
+from flowgraph.errors import FlowError, ModelError, RunFolderError, UsageError, nearest
 from flowgraph.files.untrusted import json_as
 from flowgraph.models.folders import read_config
-from flowgraph.models.heads import declared
+from flowgraph.models.heads import declared_head
 from flowgraph.models.sources import ModelSource, resolve
 from flowgraph.runtime.record.run_folder import RunFolder
 from flowgraph.serialize.graph import FlatGraph
@@ -28,7 +28,8 @@ class ModelUnderTest:
     step: int | None = None
     """Steps of training that the weights have seen; None where nothing says."""
     seed: int = 0
-    data: str | None = None
+    workload: Workload = field(default_factory=Workload)
+    """The run's data and held-out sets, its columns, and its longest prompts."""
     digest: str = ""
     """SHA-256 of the rows of the run's data."""
     by: str | None = None
@@ -38,12 +39,12 @@ class ModelUnderTest:
 def model_under_test(request: Request, verb: str) -> ModelUnderTest:
     """Return the model that a request samples from: the saved weights of a run's folder, or a model by name.
 
-    Raises UsageError if no model is named, or if a run has several and none is chosen; RunFolderError for a run without
-    weights. `verb` is the command, for the error's text.
+    `verb` is the name of the command in errors. Raises UsageError if no model is named, for `param` with a model that
+    is not a run's, and if a run has several models and none is chosen; RunFolderError for a run without weights.
     """
     text, param, cache = request.sampling.subject, request.sampling.param, cache_folder(request.workload.cache)
     if text is None:
-        raise UsageError("names no model and no run", where=verb, hint=f"flowgraph {verb} runs/grpo-1, or tiny")
+        raise UsageError("names neither a model nor a run", where=verb, hint=f"flowgraph {verb} runs/grpo-1, or tiny")
     path = Path(text).expanduser() if text else None
     if path is not None and (path / "run.json").is_file():
         return _of_run(RunFolder.open(path), param, cache)
@@ -73,11 +74,22 @@ def _of_run(run: RunFolder, param: str | None, cache: Path) -> ModelUnderTest:
         param=chosen,
         step=int(facts["steps_done"]),
         seed=int(facts.get("seed", 0)),
-        data=next((str(setting["value"]) for setting in run.settings() if setting["name"] == "run.data"), None),
+        workload=_workload(run, facts),
         digest=str(data.get("digest", "")) if isinstance(data, dict) else "",
         by=rule if isinstance(rule, str) else None,
         max_tokens=max_tokens if isinstance(max_tokens, int) else None,
     )
+
+
+def _workload(run: RunFolder, facts: Mapping[str, Any]) -> Workload:
+    """Return what a run recorded about its rows."""
+    data = next((setting["value"] for setting in run.settings() if setting["name"] == "run.data"), ())
+    try:
+        saved = saved_request(facts.get("options", {})).workload
+    except (ValueError, FlowError):
+        saved = Workload()
+    names = ("held_out", "columns", "max_prompt_tokens", "long_prompts")
+    return make_request(data=data, **{name: getattr(saved, name) for name in names}).workload
 
 
 def _chosen(run: RunFolder, facts: Mapping[str, Any], param: str | None) -> str:
@@ -87,9 +99,9 @@ def _chosen(run: RunFolder, facts: Mapping[str, Any], param: str | None) -> str:
         what = f"has no saved weights: it is {facts['status']} after {facts['steps_done']} of {facts['steps']} steps"
         hint = "a run saves its weights at its end, or when it is stopped"
         if (run.path / "checkpoints").is_dir():
-            hint = f"`flowgraph resume {run.path}` goes on with it to its end"
+            hint = f"`flowgraph resume {run.path}` continues it to its end"
         raise RunFolderError(what, where=str(run.path), hint=hint)
-    language_models = [name for name in names if declared(read_config(folder / name)) == "tokens"]
+    language_models = [name for name in names if declared_head(read_config(folder / name)) == "tokens"]
     if param is None:
         if len(language_models) == 1:
             return language_models[0]

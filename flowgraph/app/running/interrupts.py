@@ -72,7 +72,7 @@ class Interrupts:
             raise KeyboardInterrupt
         self._asked = True
         with contextlib.suppress(OSError):  # the terminal may be gone
-            self._say(f"stopping after this step (again: now); {self._where} holds what was recorded")
+            self._say(f"stopping after this step (again: at once); the records are in {self._where}")
 
 
 def _interrupted() -> bool:

@@ -22,15 +22,15 @@ from flowgraph.app.planning.flow_inputs import FlowInputs, read_inputs
 from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import workload_of
 from flowgraph.app.request import FlowLike, Request, Say, Target, saved_request
-from flowgraph.app.running.run_state import checkpoints_of, say_what_changed
-from flowgraph.app.running.training import Observers, RunResult, carry_out, prepare_run
+from flowgraph.app.running.run_state import checkpoints_of, report_changes
+from flowgraph.app.running.training import Observers, RunResult, prepare_run, train_and_record
 from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.errors import DataError, RunFolderError, UsageError
 from flowgraph.errors.exit_codes import ExitCode
-from flowgraph.files.hashes import faults, sha256
+from flowgraph.files.hashes import file_mismatches, sha256
 from flowgraph.files.untrusted import read_bytes
-from flowgraph.runtime.record.run_facts import ResumableRun, fault_in
+from flowgraph.runtime.record.run_facts import ResumableRun, schema_fault
 from flowgraph.runtime.record.run_folder import RECORDS, RunFolder
 from flowgraph.runtime.scratch import scratch
 from flowgraph.serialize.graph_text import graph_text
@@ -54,11 +54,12 @@ class SavedRun:
 
 
 def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
-    """Continue a run from its newest checkpoint up to `request.workload.steps` steps in total; return how it ended.
+    """Continue the run in folder `path` from its newest checkpoint, and return how it ended.
 
-    Without `steps`, the number of steps is that of the run; without a target, its saved plan is used. A flow in the
-    request replaces the run's flow, and must be equal to it. Raises NotResumableError if the flow, rows or weights have
-    changed, RunFolderError for a folder that holds no run.
+    It runs up to `request.workload.steps` steps in total, by default as many as the run was to have. The plan or
+    cluster of the request replaces that of the run; by default, the run's saved plan is used. A flow in the request
+    replaces the run's flow, and must be equal to it. A run that is finished is reported and not continued. Raises
+    NotResumableError if the flow, rows or weights have changed, RunFolderError for a folder that is not a run folder.
     """
     if isinstance(request.target.plan, Path):
         request = request.changed(plan=request.target.plan.absolute())
@@ -69,7 +70,7 @@ def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
             planned, steps_done = int(saved.facts["steps"]), int(saved.facts["steps_done"])
             steps = request.workload.steps or planned
             if saved.facts["status"] == "finished" and steps <= steps_done:
-                note = f"{path} is finished: {steps_done} of {planned} steps are done; --steps {2 * steps_done} goes on"
+                note = f"{path} is finished: {steps_done} of {planned} steps; continue with --steps {2 * steps_done}"
                 observers.say(note)
                 return RunResult(
                     folder=path, status="finished", steps_done=steps_done, steps=planned, saved=True, notes=(note,)
@@ -82,13 +83,13 @@ def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
 
 def _saved(folder: RunFolder) -> SavedRun:
     facts = folder.facts()
-    fault = fault_in(ResumableRun, facts)
+    fault = schema_fault(ResumableRun, facts)
     try:
         if not fault:
             return SavedRun(folder, facts, saved_request(facts["options"]))
     except ValueError as error:
         fault = str(error).splitlines()[0]
-    what = "does not say how it was run, so it cannot be resumed"
+    what = "does not record how it was run, so it cannot be resumed"
     raise RunFolderError(what, where=str(folder.path / "run.json"), notes=[fault])
 
 
@@ -131,8 +132,8 @@ def _resume(saved: SavedRun, steps: int, changes: Request, copies: Path, observe
     else:
         for line in folder.damage(checkpoint.state().get(RECORDS, {})):
             say(f"a record of the steps before is damaged: {line}")
-        say_what_changed(ready, checkpoint, say)
-        say(f"going on after step {start} of {ready.job.steps}")
+        report_changes(ready, checkpoint, say)
+        say(f"continuing after step {start} of {ready.job.steps}")
 
     def begin() -> None:
         program, chosen = ready.job.program, ready.chosen
@@ -149,12 +150,12 @@ def _resume(saved: SavedRun, steps: int, changes: Request, copies: Path, observe
             error=None,
         )
 
-    return carry_out(ready, folder, begin, observers, checkpoint)
+    return train_and_record(ready, folder, begin, observers, checkpoint)
 
 
 def _files_changed(saved: SavedRun) -> list[str]:
     """Return which of the files with the run's rows have changed, with both hashes."""
-    return list(faults(Path(), saved.facts["data"].get("files", {})))
+    return list(file_mismatches(Path(), saved.facts["data"].get("files", {})))
 
 
 def _with_target(saved: SavedRun, changes: Request) -> Request:
@@ -188,10 +189,10 @@ def _flow(saved: SavedRun, copies: Path, say: Say) -> FlowLike:
     if file.is_file() and sha256(file) == then:
         return flow_name
     if (now := hashlib.sha256(text).hexdigest()) != then:
-        what = f"is not the flow that this run began with: sha256 was {then[:16]}, is {now[:16]}"
-        raise RunFolderError(what, where=str(backup), hint=f"bring it back, or {file} as it was; it was not run")
-    what = "has changed since this run began" if file.is_file() else "is gone"
-    say(f"{file} {what}; {backup}, the run's own copy of it, is resumed")
+        what = f"is not the flow that this run started with: sha256 was {then[:16]}, is {now[:16]}"
+        raise RunFolderError(what, where=str(backup), hint=f"restore it, or the original {file}; nothing was run")
+    what = "has changed since this run started" if file.is_file() else "no longer exists"
+    say(f"{file} {what}; {backup}, the copy in the run folder, is resumed")
     copy = copies / file.name
     copy.write_bytes(text)
     if file.parent.is_dir():
@@ -218,12 +219,12 @@ def _refuse_another_run(saved: SavedRun, inputs: FlowInputs, say: Say) -> None:
             diff = difflib.unified_diff(*texts, n=0, lineterm="")
             lines = [line for line in diff if not line.startswith(("---", "+++", "@@"))]
         notes = [*lines[:MAX_LINES], *([f"… ({len(lines)} in all)"] if len(lines) > MAX_LINES else [])]
-        what = f"the flow's {'settings are' if same else 'structure is'} not what this run began with"
-        hint = "a run goes on as it began; start another for what has changed"
+        what = f"the flow's {'settings' if same else 'structure'} changed after this run started"
+        hint = "restore the original flow, or start a new run with the changed one"
         raise RunFolderError(what, where=where, notes=notes, hint=hint)
     if inputs.data.digest != digest:
         notes = _files_changed(saved) or [f"then: {digest[:16]}", f"now: {inputs.data.digest[:16]}"]
-        what = f"the rows of `{inputs.data.name}` are not those that this run began with"
-        raise RunFolderError(what, where=where, notes=notes, hint="bring those back, or start another run")
+        what = f"the rows of `{inputs.data.name}` are not those that this run started with"
+        raise RunFolderError(what, where=where, notes=notes, hint="restore the original rows, or start a new run")
     for line in _files_changed(saved):
         say(f"{line}; its rows are the same")

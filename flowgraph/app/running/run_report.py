@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -12,7 +12,7 @@ from typing import Any
 from flowgraph.app.planning.plan_result import read_plan
 from flowgraph.app.user_files import write_text
 from flowgraph.cluster.plan import Plan, TimedTask
-from flowgraph.diagrams.build.memory_picture import highest
+from flowgraph.diagrams.build.memory_picture import highest_peaks
 from flowgraph.diagrams.model.charts import Curves
 from flowgraph.diagrams.model.series import Series
 from flowgraph.diagrams.write.svg.curves import curves_svg
@@ -26,9 +26,10 @@ MAX_NODES = 4  # whose seconds are in the picture, the slowest
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
-    """Return the status of each run in a folder, newest first.
+    """Return a row for each run in a folder, newest first: its folder, flow, status, steps, start, reward and accuracy.
 
-    The status of a run with damaged files says `damaged`, with the reason; the other runs are listed all the same.
+    The status of a run with damaged files is `damaged`, with the reason, and its other values are empty. A reward or an
+    accuracy that a run does not have is None.
     """
     rows = list[dict[str, Any]]()
     for file in folder.glob("*/run.json"):
@@ -54,7 +55,10 @@ def list_runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def curves_of(run: RunFolder) -> dict[str, Points]:
-    """Return the points (step, value) of each metric in recorded order, with tokens per second and seconds per step."""
+    """Return the points (step, value) of each metric of a run, in recorded order, by name.
+
+    Tokens per second (`tokens_per_s`) and seconds of a step (`step_s`) are included.
+    """
     curves = defaultdict[str, Points](list)
     for line in run.metrics():
         step = line.pop("step")
@@ -85,7 +89,7 @@ class RunReport:
     @property
     def headlines(self) -> dict[str, str]:
         """Return the short names of the run's headline metrics, by full name."""
-        return short(_lead(self.facts, self.curves))
+        return short_metric_names(_lead(self.facts, self.curves))
 
     def data(self) -> dict[str, Any]:
         """Return the report as JSON-compatible data, with the first and last point of each metric."""
@@ -95,15 +99,18 @@ class RunReport:
 
 
 def report_run(path: Path) -> RunReport:
-    """Return the report of a run's folder, and write its curves to `curves.svg` in that folder."""
+    """Return the report of a run's folder, and write its curves to `curves.svg` in that folder.
+
+    Raises RunFolderError for a folder that is not a run folder, and UsageError if the picture cannot be written.
+    """
     run = RunFolder.open(path)
     picture, drawn = curves_picture(run), run.path / "curves.svg"
     write_text(drawn, curves_svg(picture))
     steps = read_measured(run.path)
-    forecast = highest(read_plan(run.path / "plan.json").forecast) if steps else {}
+    forecast = highest_peaks(read_plan(run.path / "plan.json").forecast) if steps else {}
     peaks = [
         {"pool": pool, "phase": phase, "role": role, "forecast_bytes": forecast.get(key), "measured_bytes": in_use}
-        for key, in_use in highest(pool for step in steps for pool in step.forecast).items()
+        for key, in_use in highest_peaks(pool for step in steps for pool in step.forecast).items()
         for pool, phase, role in [key]
     ]
     return RunReport(
@@ -117,10 +124,13 @@ def report_run(path: Path) -> RunReport:
 
 
 def curves_picture(run: RunFolder) -> Curves:
-    """Return the curves of a run: its headline metrics, then the seconds of its slowest nodes."""
+    """Return the picture of a run's curves: its headline metrics, then the seconds of its four slowest nodes."""
     facts, curves = run.facts(), curves_of(run)
     lead = _lead(facts, curves)
-    names, units = short(lead), {name: str(metric.get("unit", "")) for name, metric in facts["metrics"].items()}
+    names, units = (
+        short_metric_names(lead),
+        {name: str(metric.get("unit", "")) for name, metric in facts["metrics"].items()},
+    )
     series = list[Series]()
     for name in lead:
         unit = units.get(name, "") or ("tokens/s" if name == "tokens_per_s" else "")
@@ -135,7 +145,17 @@ def curves_picture(run: RunFolder) -> Curves:
 
 def _lead(facts: Mapping[str, Any], curves: Mapping[str, Points]) -> list[str]:
     headlines = [name for name, metric in facts["metrics"].items() if metric.get("headline")]
-    return [name for name in ("eval/accuracy", *headlines, "tokens_per_s") if name in curves]
+    return [name for name in (*eval_headlines(curves), *headlines, "tokens_per_s") if name in curves]
+
+
+def eval_headlines(names: Collection[str]) -> list[str]:
+    """Return the metrics of held-out checks to lead with: the accuracy, and that of each source if there are several.
+
+    >>> eval_headlines(["eval/accuracy", "eval/reward", "eval/a", "eval/a/reward", "eval/b", "eval/b/reward"])
+    ['eval/accuracy', 'eval/a', 'eval/b']
+    """
+    sources = [name for name in names if name.startswith("eval/") and f"{name}/reward" in names]
+    return [*(["eval/accuracy"] if "eval/accuracy" in names else []), *(sources if len(sources) > 1 else [])]
 
 
 def _node_seconds(run: RunFolder) -> dict[str, float]:
@@ -149,13 +169,15 @@ def _node_seconds(run: RunFolder) -> dict[str, float]:
     return {name: total / steps for name, total in sorted(sums.items(), key=lambda item: -item[1])}
 
 
-def short(names: Iterable[str]) -> dict[str, str]:
-    """Return the short name of each metric, without the name of its node, unless two short names would be equal.
+def short_metric_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the short name of each metric, without the name of its node, by its full name.
 
-    >>> short(["policy.update.loss", "critic.update.loss", "eval/accuracy", "score.reward"]).values()
+    If two short names would be equal, both metrics keep their full names.
+
+    >>> short_metric_names(["policy.update.loss", "critic.update.loss", "eval/accuracy", "score.reward"]).values()
     dict_values(['policy.update.loss', 'critic.update.loss', 'eval/accuracy', 'reward'])
     """
-    last = {name: name.rpartition(".")[2] for name in names}
+    last = {name: name if name.startswith("eval/") else name.rpartition(".")[2] for name in names}
     counts = Counter(last.values())
     return {name: part if counts[part] == 1 else name for name, part in last.items()}
 
@@ -191,7 +213,7 @@ class RunTrace:
 
         Measured seconds are the median over all steps; measured bytes are the highest peak.
         """
-        return tuple(compared(self.plan, self.measured))
+        return tuple(compare_tasks(self.plan, self.measured))
 
     def trace(self, steps: int) -> dict[str, Any]:
         """Return the last `steps` measured steps as a Chrome trace, with the forecast steps if they are known."""
@@ -204,23 +226,23 @@ class RunTrace:
 
 
 def read_trace(path: Path) -> RunTrace:
-    """Read the measured steps of a run's folder. Raises RunFolderError if nothing was measured."""
+    """Return the measured steps of a run's folder, with its plan. Raises RunFolderError if nothing was measured."""
     run = RunFolder.open(path)
     measured, plan = read_measured(run.path), read_plan(run.path / "plan.json")
     if not measured:
-        raise RunFolderError(f"has no step in {NAME}: nothing of it was measured", where=str(path))
+        raise RunFolderError(f"has no step in {NAME}: nothing was measured", where=str(path))
     return RunTrace(run=run, plan=plan, measured=tuple(measured))
 
 
-def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskComparison]:
-    """Yield the measured and forecast seconds and bytes of each task, and of the whole step at the end.
+def compare_tasks(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskComparison]:
+    """Yield the forecast and measured seconds and bytes of each measured task, and then of the whole step.
 
-    A replayed run, in which recorded nodes do not run, is compared with the forecast of the whole run. Tasks that were
-    not measured are left out.
+    Measured seconds are the median over `steps`, and measured bytes the highest peak. A replayed run, in which recorded
+    nodes do not run, is compared with the forecast of the whole run.
     """
     forecast = plan.step.tasks if plan.step is not None else ()
-    forecast_peaks = highest(plan.forecast)
-    measured_peaks = highest(pool for step in steps for pool in step.forecast)
+    forecast_peaks = highest_peaks(plan.forecast)
+    measured_peaks = highest_peaks(pool for step in steps for pool in step.forecast)
     for name in dict.fromkeys(task.name for step in steps for task in step.timed.tasks):
         runs = [task for step in steps for task in step.timed.tasks if task.name == name]
         last = runs[-1]

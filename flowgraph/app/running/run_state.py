@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.flat_graph import full_hash, structure_hash
 from flowgraph.app.request import Say
 from flowgraph.errors import RunFolderError
+from flowgraph.language.values import Model
 from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, Saver
-from flowgraph.runtime.record.fingerprint import differences, fingerprint, promised
+from flowgraph.runtime.record.fingerprint import differences, fingerprint, resume_promise
 from flowgraph.runtime.record.run_folder import RECORDS
 
 if TYPE_CHECKING:
@@ -22,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def checkpoints_of(folder: RunFolder, keep: int = 2) -> Checkpoints:
-    """Return the checkpoints of a run; only the newest `keep` stay on disk."""
+    """Return the checkpoints of a run, in `checkpoints` in its run folder; the newest `keep` of them stay on disk."""
     return Checkpoints(folder.path / "checkpoints", keep, folder.facts()["id"])
 
 
-def saver_of(
+def checkpoint_saver(
     ready: PreparedRun,
     folder: RunFolder,
     executor: Executor,
@@ -35,9 +38,10 @@ def saver_of(
     start: int,
     say: Say,
 ) -> Saver:
-    """Return the saver that writes a run's checkpoints: the executor's state, after all records are on disk.
+    """Return the saver that writes the checkpoints of a run.
 
-    `start` is the number of steps that are saved already. Remains of unfinished checkpoints are removed.
+    `start` is the number of steps that are saved already. Remains of unfinished checkpoints are removed. The weights of
+    the best checkpoint are also saved in the folder `best`, as transformers loads them.
     """
     checkpoints = checkpoints_of(folder, ready.request.training.keep)
     checkpoints.sweep()
@@ -58,7 +62,7 @@ def saver_of(
             "full_hash": full_hash(inputs.graph),
             "structure_hash": structure_hash(inputs.graph),
             "software": fingerprint(plan, ready.chosen.threads),
-            "resumes": promised(plan),
+            "resumes": resume_promise(plan),
             "versions": {f"{home.param} on {home}": version for home, version in executor.versions.items()},
             "models": models,
         }
@@ -70,22 +74,42 @@ def saver_of(
         state=state,
         say=say,
         saved=start,
+        metric=ready.request.training.keep_best or "",
+        export=partial(save_weights, ready, executor, folder.path / "best"),
     )
 
 
+def save_weights(ready: PreparedRun, executor: Executor, target: Path) -> None:
+    """Save the newest weights of each carried model in `target`/PARAM, in the form that transformers loads.
+
+    An existing folder `target` is replaced. A folder beside it is filled first, and then renamed.
+    """
+    draft, graph = target.with_name(f"{target.name}.part"), ready.inputs.graph
+    shutil.rmtree(draft, ignore_errors=True)
+    for name, output in graph.carries().items():
+        if issubclass(graph.outputs[output].type, Model):
+            executor.save(ready.job.program, name, draft / name)
+    shutil.rmtree(target, ignore_errors=True)
+    if draft.is_dir():
+        draft.rename(target)
+
+
 def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) -> None:
-    """Raise RunFolderError if a loaded model has other weights than when the checkpoint was written."""
+    """Raise RunFolderError if a loaded model has other weights than when the checkpoint was written.
+
+    Weights are compared by their digests; models without one, and a run without a checkpoint, are not checked.
+    """
     before: Mapping[str, Any] = {} if checkpoint is None else checkpoint.state().get("models", {})
     for name, model in models.items():
         then = before.get(name, {}).get("digest", "")
         if checkpoint is not None and then and model.get("digest") and then != model["digest"]:
-            what = f"`{name}` ({model['name']}) has other weights than when this run began"
+            what = f"`{name}` ({model['name']}) has different weights from when this run started"
             notes = [f"then: {then[:16]}", f"now: {model['digest'][:16]}"]
             raise RunFolderError(what, where=str(checkpoint.path), notes=notes)
 
 
-def say_what_changed(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> None:
-    """Report which software and hardware differ from the checkpoint's, and how exactly the run can be continued."""
+def report_changes(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> None:
+    """Report with `say` what software and hardware differ from a checkpoint's, and how exactly the run continues."""
     plan = ready.job.program.plan
     changed = differences(checkpoint.state().get("software", {}), fingerprint(plan, ready.chosen.threads))
     for line in changed:
@@ -95,4 +119,4 @@ def say_what_changed(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> No
         "1e-5": "so what follows equals a run that was not interrupted within 1e-5, not bit for bit",
         "statistical": "an engine or device here is not bit-reproducible: what follows is statistically equivalent",
     }
-    say(promises[promised(plan, bool(changed))])
+    say(promises[resume_promise(plan, bool(changed))])

@@ -57,18 +57,21 @@ class OpenedRuntime:
     timings: dict[str, float]
 
 
-def choose(plan: Plan, where: Execution, shapes: Mapping[str, ModelShape]) -> RuntimeChoice:
-    """Return where a plan runs: in this process if it uses one device, else on Ray, unless `where` says otherwise.
+def choose_runtime(plan: Plan, where: Execution, shapes: Mapping[str, ModelShape]) -> RuntimeChoice:
+    """Return where a plan runs: the runtime, the address of a Ray cluster, and the threads of each process.
 
-    Raises UsageError for options that contradict each other, ResourceError if this machine lacks what the plan needs.
+    It runs in this process if it uses one device, else on Ray, unless `where` says otherwise. By default, processes
+    share the cores of this machine, or have one thread if all models have fewer than 5 million parameters; `shapes` are
+    the models' sizes. Raises UsageError for options that contradict each other, and ResourceError if this machine lacks
+    what the plan needs.
     """
     if where.runtime is not None and where.runtime not in RUNTIMES:
         raise UsageError(f"no runtime `{where.runtime}`", where="--runtime", hint=f"known: {', '.join(RUNTIMES)}")
     if where.address is not None and where.runtime == "local":
-        raise UsageError("an address is for Ray", where="--address", hint="leave out --runtime local")
+        raise UsageError("an address needs the runtime `ray`", where="--address", hint="leave out --runtime local")
     if where.address in ("", "local"):
         what = f"`{where.address}` is not the address of a cluster"
-        raise UsageError(what, where="--address", hint="leave it out: then Ray is started here")
+        raise UsageError(what, where="--address", hint="leave it out to start Ray on this machine")
     devices = len(plan.used())
     runtime = where.runtime or ("ray" if devices > 1 or where.address is not None else "local")
     if where.address is None:
@@ -93,7 +96,7 @@ def refuse_other_machine(plan: Plan) -> None:
     counted = sum(device.memory_bytes for device in plan.used() if device.kind == "cpu")
     for needs_bytes, has_bytes, has in (
         (counted, total_bytes(), "this machine has"),
-        (needed_bytes(plan), free_bytes(), "free here are"),
+        (needed_bytes(plan), free_bytes(), "the free memory is"),
     ):
         if needs_bytes > has_bytes:
             needs = f"{show_bytes(needs_bytes)} of memory"
@@ -107,7 +110,10 @@ def refuse_other_machine(plan: Plan) -> None:
 
 
 def needed_bytes(plan: Plan) -> int:
-    """Return the sum of the forecast peaks of a plan's CPU devices, in bytes."""
+    """Return the memory in bytes that a plan needs for its CPU devices: the sum of their forecast peaks.
+
+    A device without a forecast counts as 0.
+    """
     worst = {pool.pool: pool.worst.memory_bytes for pool in plan.forecast if pool.worst is not None}
     devices = [
         (worst.get(pool.name, 0), plan.cluster.device(*device)) for pool in plan.pools for device in pool.devices
@@ -123,7 +129,7 @@ def total_bytes() -> int:
 
 
 @contextmanager
-def opened(
+def open_runtime(
     program: Program,
     graphs: Sequence[Graph],
     file: FlowFile,
@@ -132,7 +138,12 @@ def opened(
     say: Say,
     profiles: Profiles = NO_PROFILES,
 ) -> Generator[OpenedRuntime]:
-    """Open the places of a program, ready to run any of `graphs`; they are closed on exit, also after an error."""
+    """Open a context with the runtime of a program, ready to run any of `graphs`: started places and loaded models.
+
+    `chosen` is the result of `choose_runtime`, and `models` describes what to load. A user's files, such as the flow's
+    `file`, are copied for workers of Ray. Everything that was started is ended on exit, also after an error. Remains of
+    killed runs are removed first.
+    """
     deadlines, limits_s = Deadlines.of(program.plan), dict[str, float]()  # of the samples of a step, on servers
     for task in program.tasks:
         if isinstance(task, Run) and (home := task.home) is not None and is_server(home.engine):
@@ -208,7 +219,7 @@ def _on_ray(
 
     for source in dict.fromkeys(models.sources.values()):
         prepare(source, models.cache, say)
-    flows = staged(file, graphs, folder)
+    flows = stage_user_files(file, graphs, folder)
     devices = len(program.plan.used())
     workers = "1 worker" if devices == 1 else f"{devices} workers"
     say(f"starting Ray and {workers}" if chosen.address is None else f"starting {workers} on Ray")
@@ -225,11 +236,11 @@ def _on_ray(
     return OpenedRuntime(places, places.loaded, timings)
 
 
-def staged(file: FlowFile, graphs: Sequence[Graph], folder: Path) -> Flows:
+def stage_user_files(file: FlowFile, graphs: Sequence[Graph], folder: Path) -> Flows:
     """Copy a user's files into `folder`, and return the flows with paths that workers can read there.
 
-    Settings that name a function in a file, as `path.py:name`, are changed to name the copy. Nothing is copied for a
-    shipped flow, or one of an installed package, unless it has such settings.
+    The files are the flow's file and the files of functions that settings of nodes name as `path.py:name`; such
+    settings are changed to name the copy. A shipped flow, or one of an installed package, is not copied.
     """
     from flowgraph.runtime.ray.code_shipping import stage
     from flowgraph.runtime.ray.device import Flows
@@ -274,11 +285,11 @@ _SERVERS = TypeAdapter(dict[str, Annotated[tuple[AttachedServer, ...], Field(min
 
 
 def read_attached(path: Path, homes: Iterable[Home]) -> Mapping[str, tuple[AttachedServer, ...]]:
-    """Read a JSON file with the servers of each model, one for each data rank.
+    """Return the running servers of each model, one for each data rank, read from a JSON file.
 
-    The file has the form `{"policy": [{"url": "http://127.0.0.1:30000", "key": "…", "admin_key": "…"}]}`. Raises
-    UsageError for a file that cannot be read or has another form, for a model that no engine with servers hosts, and
-    for a number of servers other than its data ranks.
+    The file has the form `{"policy": [{"url": "http://127.0.0.1:30000", "key": "…", "admin_key": "…"}]}`. `homes` are
+    the copies of weights that the plan has. Raises UsageError for a file that cannot be read or has another form, for a
+    model that no engine with servers hosts, and for a number of servers other than its data ranks.
     """
     where = f"--attach {path}"
     try:

@@ -1,29 +1,29 @@
 """`run`: train a flow by its plan, on this machine or a cluster, and record it in a run folder.
 
-`prepare_run` checks everything before models are loaded, and `carry_out` trains. `resume` uses both.
+`prepare_run` checks everything before models are loaded, and `train_and_record` trains. `resume` uses both.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowgraph.app.planning.checking import refuse_other_tokenizers, refuse_what_cannot_run
-from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder, model_params
+from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder
 from flowgraph.app.planning.make_plan import planned_for
 from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import PreparedProblem
 from flowgraph.app.request import Request, Say
 from flowgraph.app.running.interrupts import Interrupts
-from flowgraph.app.running.run_state import refuse_other_weights, saver_of
-from flowgraph.app.running.runtime_launch import RuntimeChoice, choose, opened, read_attached
+from flowgraph.app.running.run_state import checkpoint_saver, refuse_other_weights, save_weights
+from flowgraph.app.running.runtime_launch import RuntimeChoice, choose_runtime, open_runtime, read_attached
+from flowgraph.app.running.validation import held_out_check
 from flowgraph.checks.placed import refuse_unsupported
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.build.flow_picture import flow_picture
@@ -32,26 +32,21 @@ from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.engines.table import is_server
 from flowgraph.errors import FlowError, PlanError, RunFolderError, UsageError, WorkerError
 from flowgraph.files.hashes import sha256
-from flowgraph.language.graph import Graph, Node, rewrite
+from flowgraph.language.graph import Graph
 from flowgraph.language.values import Model, State
-from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import Program, Sync
-from flowgraph.passes import compile_graph
-from flowgraph.runtime.driver import HeldOutCheck, Listener, RunSpec, train
+from flowgraph.runtime.driver import Listener, RunSpec, train
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.interpreter import LOST, Executor, StartState
-from flowgraph.runtime.loggers import logger, trackers
+from flowgraph.runtime.loggers import metric_logger, trackers
 from flowgraph.runtime.measure.measured_step import MeasuredRecorder
 from flowgraph.runtime.measure.profiling import Profiles, profiled_steps, write_ray_timeline
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
+from flowgraph.runtime.record.recorded_values import TOKEN_ROWS
 from flowgraph.runtime.record.recorder import Recorder
-from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, fresh
-from nodes.data.source import FixedPrompts, PromptSource
-from nodes.data.suggestions import suggested
-from nodes.evaluation import evaluate
+from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, unused_run_path
+from nodes.data.source import PromptSource
 from nodes.mismatch import watch_engines
-from nodes.values import Policy
 
 if TYPE_CHECKING:
     from flowgraph.runtime.interpreter import RowSource
@@ -61,7 +56,7 @@ Observe = Callable[[Graph, int, int], AbstractContextManager[Listener]]
 
 
 def silent(line: str) -> None:
-    """Discard a line of output: the default for `say`."""
+    """Discard a line of text; the default for `say`, which prints notes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,16 +118,20 @@ class PreparedRun:
 
 
 def run_flow(request: Request, observers: Observers) -> RunResult:
-    """Check a request, then load, train and save; return how the run ended."""
-    request = with_flow(request)
+    """Check a request, then load the models, train, and save the weights; return how the run ended.
+
+    The run is recorded in the folder `output.out` of the request, by default the next unused `runs/FLOW-N`. Raises the
+    errors of `prepare_run`, and RunFolderError if the folder exists.
+    """
+    request = request_with_flow(request)
     ready = prepare_run(request, observers.say)
-    folder = RunFolder.create(request.output.out or fresh(Path("runs"), ready.inputs.graph.name))
+    folder = RunFolder.create(request.output.out or unused_run_path(Path("runs"), ready.inputs.graph.name))
     with folder.locked():
-        return carry_out(ready, folder, lambda: begin(ready, folder), observers)
+        return train_and_record(ready, folder, lambda: write_initial_files(ready, folder), observers)
 
 
-def with_flow(request: Request) -> Request:
-    """Return the request, with the flow of its plan if it names no flow.
+def request_with_flow(request: Request) -> Request:
+    """Return a request whose flow is that of its plan if it names no flow; other requests are returned unchanged.
 
     Raises UsageError for a request with neither a flow nor a plan, PlanError for a plan that does not record its flow
     or that cannot run here.
@@ -141,22 +140,24 @@ def with_flow(request: Request) -> Request:
     if plan is None:
         if not request.flow:
             raise UsageError(
-                "names no flow and no plan", where="run", hint="flowgraph run grpo, or run --plan PLAN.json"
+                "names neither a flow nor a plan", where="run", hint="flowgraph run grpo, or run --plan PLAN.json"
             )
         return request
     refuse_unsupported(plan, where)
     if request.flow:
         return request
     if plan.assumed is None:
-        why = f"does not say which flow it was made for: flowgraph run {plan.flow} --plan {where}"
+        why = f"does not name its flow: flowgraph run {plan.flow} --plan {where}"
         raise PlanError.unreadable(where, "", why)
     return request.changed(flow=plan.assumed.flow)
 
 
 def prepare_run(request: Request, say: Say) -> PreparedRun:
-    """Check a request, make its plan, and return all that the run needs.
+    """Check a request, make its plan, and return all that the run needs; no models are loaded.
 
-    Raises UsageError for arguments that contradict each other, and for a plan without rows to train on.
+    `say` receives each note of planning. Raises UsageError for arguments that contradict each other, and for a plan
+    without rows to train on; PlanError for a plan with engines that cannot run here; and the errors of planning and of
+    `choose_runtime`.
     """
     workload, execution, where = request.workload, request.execution, str(request.target)
     _ = trackers(request.training.log or ""), _profiled(request)  # each refuses what it cannot do
@@ -168,7 +169,7 @@ def prepare_run(request: Request, say: Say) -> PreparedRun:
 
     planned = planned_for(request, say, check=check)
     refuse_unsupported(planned.plan, where)
-    chosen = choose(planned.plan, execution, planned.setting.shapes)
+    chosen = choose_runtime(planned.plan, execution, planned.problem.shapes)
     inputs = planned.inputs
     if inputs is None:
         what = "was planned for lengths of rows, and names no data to train on"
@@ -180,6 +181,8 @@ def prepare_run(request: Request, say: Say) -> PreparedRun:
         what = "is defined in this process, and the workers of Ray find flows by their names"
         hint += "; or run it here, on one device: cluster='1xcpu'"
         raise UsageError(what, where=inputs.graph.name, hint=hint)
+    for line in inputs.notes():
+        say(line)
     inputs = replace(inputs, steps=workload.steps or inputs.steps)
     replay = request.training.replay
     recorded = None if replay is None else Replay(RunFolder.open(replay), inputs.graph)
@@ -203,16 +206,18 @@ def _profiled(request: Request) -> frozenset[int]:
     return frozenset() if profile is None else profiled_steps(profile)
 
 
-def carry_out(
+def train_and_record(
     ready: PreparedRun,
     folder: RunFolder,
     begun: Callable[[], None],
     observers: Observers,
     checkpoint: Checkpoint | None = None,
 ) -> RunResult:
-    """Train, from `checkpoint` if it is given, and record in the run's folder how the run ended.
+    """Train a prepared run, from `checkpoint` if it is given, and return how the run ended.
 
-    `begun` writes the first files of the folder. A folder is discarded if the run is interrupted before it began.
+    `begun` writes the first files of the folder. The status is recorded in the folder, also if the run is interrupted
+    or fails. A folder is removed if the run is interrupted before it began. An error is returned in the result if the
+    run can be resumed or started again, and raised otherwise.
     """
     notes = list[str]()
 
@@ -233,7 +238,7 @@ def carry_out(
             status: Literal["finished", "interrupted"] = "finished" if finished else "interrupted"
             folder.note(status=status, finished=time.strftime("%Y-%m-%dT%H:%M:%S"), steps_done=steps_done)
             if not finished:
-                where = f"weights and records are in {folder.path}{goes_on(folder)}"
+                where = f"weights and records are in {folder.path}{resume_hint(folder)}"
                 say(f"stopped after step {steps_done} of {ready.job.steps}; {where}")
             return ended(status, steps_done, saved=True)
         except KeyboardInterrupt:
@@ -245,7 +250,7 @@ def carry_out(
             facts = folder.facts()
             steps_done = int(facts["steps_done"])
             when = f"in the middle of step {steps_done + 1}" if facts.get("timings") else "while it was starting"
-            say(f"stopped {when}; {folder.path} holds what was recorded{goes_on(folder)}")
+            say(f"stopped {when}; the records are in {folder.path}{resume_hint(folder)}")
             return ended("interrupted", steps_done)
         except Exception as error:
             failed_after = _fail(folder, error, say)
@@ -260,8 +265,8 @@ def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
     if folder.begun:
         with contextlib.suppress(OSError):  # the disk may be what failed
             folder.note(status="failed", error=str(error))
-        hint, steps_done = goes_on(folder), folder.facts().get("steps_done", 0)
-        say(f"the run failed after step {steps_done}; {folder.path} holds what was recorded{hint}")
+        hint, steps_done = resume_hint(folder), folder.facts().get("steps_done", 0)
+        say(f"the run failed after step {steps_done}; the records are in {folder.path}{hint}")
     else:
         say(f"the run failed before it began; {folder.path} is not kept")
         folder.discard()
@@ -271,10 +276,10 @@ def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
     return steps_done
 
 
-def goes_on(folder: RunFolder) -> str:
-    """Return words that name the `resume` command and its step; "" without a checkpoint."""
+def resume_hint(folder: RunFolder) -> str:
+    """Return the end of a sentence that names the `resume` command and its step; "" if the run has no checkpoint."""
     checkpoints = Checkpoints(folder.path / "checkpoints").oldest_first()
-    return f"; `flowgraph resume {folder.path}` goes on after step {checkpoints[-1].steps}" if checkpoints else ""
+    return f"; `flowgraph resume {folder.path}` continues after step {checkpoints[-1].steps}" if checkpoints else ""
 
 
 def _train(
@@ -284,7 +289,7 @@ def _train(
     graph, job, start = ready.inputs.graph, ready.job, checkpoint.steps if checkpoint is not None else 0
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
     profiles = Profiles(folder.path.absolute(), _profiled(ready.request))
-    opening = opened(job.program, graphs, ready.inputs.file, ready.models, ready.chosen, observers.say, profiles)
+    opening = open_runtime(job.program, graphs, ready.inputs.file, ready.models, ready.chosen, observers.say, profiles)
     # Whatever servers hold that were running before, our copies come before the first sample.
     attached = {*ready.models.attached} - {*job.program.frozen}
     unknown = {home: LOST for home in job.program.homes if home.param in attached and is_server(home.engine)}
@@ -296,31 +301,30 @@ def _train(
             if checkpoint is not None:
                 executor.load_state(job.program, checkpoint.parts)
             folder.rewind(start, checkpoint.state().get(RECORDS, {}) if checkpoint is not None else {})
-            recorder = open_files.enter_context(Recorder(folder, graph, observers.say))
+            tokens = ready.request.training.record_tokens
+            tokens = TOKEN_ROWS if tokens is None else tokens
+            recorder = open_files.enter_context(Recorder(folder, graph, observers.say, tokens))
             listeners: list[Listener] = [recorder, open_files.enter_context(MeasuredRecorder(folder, job.program))]
             names = trackers(ready.request.training.log or "")
-            listeners.append(open_files.enter_context(logger(names, folder.path, graphs, start)))
+            listeners.append(open_files.enter_context(metric_logger(names, folder.path, graphs, start)))
             if observers.show is not None:
                 listeners.append(open_files.enter_context(observers.show(job.program.graph, job.steps, start)))
             listeners += observers.listeners
-            saver = saver_of(ready, folder, executor, recorder, places.models, start, observers.say)
+            saver = checkpoint_saver(ready, folder, executor, recorder, places.models, start, observers.say)
             steps_done = train(job, executor, listeners, interrupts.asked, start, saver)
             executor.places.finish()
             recorder.settle()
             open_files.close()
             if profiles.steps and ready.chosen.runtime == "ray":
                 write_ray_timeline(folder.path)
-            shutil.rmtree(folder.path / "weights", ignore_errors=True)  # whole or half, of an earlier end
-            for name, output in graph.carries().items():
-                if issubclass(graph.outputs[output].type, Model):
-                    executor.save(job.program, name, folder.path / "weights" / name)
+            save_weights(ready, executor, folder.path / "weights")
     return steps_done
 
 
-def begin(ready: PreparedRun, folder: RunFolder) -> None:
-    """Write the initial files of a run folder, before models are loaded.
+def write_initial_files(ready: PreparedRun, folder: RunFolder) -> None:
+    """Write the first files of a run's folder, before models are loaded.
 
-    These are the flow's source and graph, settings, plan, and the facts that `resume` needs.
+    These are the flow's source and graph, its settings, the plan, pictures of both, and the facts that `resume` needs.
     """
     from importlib.metadata import version
 
@@ -338,6 +342,10 @@ def begin(ready: PreparedRun, folder: RunFolder) -> None:
             "origin": inputs.data.origin,
             "digest": inputs.data.digest,
             "files": {str(path): sha256(path) for path in inputs.data.files},
+            "sets": {
+                part.name: {"rows": part.rows, "share": part.share and float(part.share)} for part in inputs.data.sets
+            },
+            "long_prompts": {split: asdict(counted) for split, counted in inputs.long_prompts.items()},
         },
         "runtime": chosen.runtime,
         "threads": chosen.threads,
@@ -355,43 +363,13 @@ def begin(ready: PreparedRun, folder: RunFolder) -> None:
 def _job(plan: Plan, inputs: FlowInputs, request: Request, replay: Replay | None) -> RunSpec:
     graph, seed = inputs.graph, request.workload.seed or 0
     program = lower(graph, plan, where=str(request.target), watch=watch_engines)
-    rows = PromptSource(table=inputs.data.train, rows_per_step=inputs.batch, seed=seed)
+    mixed = inputs.data.mixed(inputs.batch)
+    rows = PromptSource(table=inputs.data.train, rows_per_step=inputs.batch, seed=seed, mixed=mixed)
     sources: dict[str, RowSource] = {
         param.name: StartState(param.type(param.initial)) if issubclass(param.type, State) else rows
         for param in graph.params
         if not issubclass(param.type, Model)
     }
     sources |= replay.sources() if replay is not None else {}
-    check = _held_out_check(inputs, request, program)
+    check = held_out_check(inputs, request, program)
     return RunSpec(program=program, sources=sources, seed=seed, steps=inputs.steps, check=check)
-
-
-def _held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
-    """Return the check of held-out prompts: greedy responses of the first trained policy, scored by the flow's rule.
-
-    Return None without held-out prompts, if checks are disabled, or no policy is trained.
-    """
-    flow, held_out, every = inputs.graph, inputs.data.held_out, request.training.eval_every
-    trained = {node.root for node in flow.nodes}
-    policy = next((p.name for p in model_params(flow) if issubclass(p.type, Policy) and p in trained), None)
-    if held_out is None or every == 0 or policy is None:
-        return None
-    nodes = {node.op.name: node for node in reversed(flow.nodes)}
-    refill = nodes.get("refill")
-    sampler, scorer = (getattr(nodes.get(name, refill), "settings", None) for name in ("generate", "score"))
-    longest = suggested(inputs.data.data_source).get("generate.max_tokens", 256)
-    settings = {"by": getattr(scorer, "by", "data"), "max_tokens": getattr(sampler, "max_tokens", longest)}
-
-    # An error names the line of the flow where the op stands: what the check's node reads is set there.
-    def at_the_flows_line(node: Node) -> Node:
-        return replace(node, at=nodes[node.op.name].at if node.op.name in nodes else flow.at)
-
-    graph = rewrite(compile_graph(evaluate.graph(settings)), at_the_flows_line)
-    graph = replace(graph, at=flow.at)
-    check = lower(graph, follow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]})
-    # The copy that it samples from stays as old as the plan lets a step leave it: else how often a run is checked
-    # would change what it trains on.
-    lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)
-    check = replace(check, tasks=tuple(replace(t, lag=lag) if isinstance(t, Sync) else t for t in check.tasks))
-    rows = tuple(range(min(request.training.eval_rows, held_out.num_rows)))
-    return HeldOutCheck(check, {"prompts": FixedPrompts(held_out, rows)}, every)

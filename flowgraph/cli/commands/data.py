@@ -11,37 +11,38 @@ from flowgraph.cli import completion as complete
 from flowgraph.cli import options as opt
 from flowgraph.cli.output import note, print_json, print_table
 
-DATA_SETS = (
-    ("digits", "copy three digits; also digits:max, digits:sort, digits:reverse"),
-    ("addition", "sums of two numbers up to 12"),
-    ("gsm8k", "grade-school maths, from its JSONL: --from FOLDER"),
-    ("rg/NAME", "any task of reasoning-gym"),
-)
-
 
 def data_command(
     name: Annotated[
         str | None,
         opt.argument(
             "NAME",
-            "digits, digits:max, addition, gsm8k or rg/NAME. Default: list them.",
-            complete.one_of("digits", "addition", "gsm8k", "rg/"),
+            "digits, digits:max, addition, rg/NAME, gsm8k, math, aime, apps, codecontests or hh. Default: list them.",
+            complete.one_of(*complete.DATA_SETS),
         ),
     ] = None,
-    out: Annotated[Path | None, opt.option("-o, --out FOLDER", "The folder to write. Default: data/NAME.")] = None,
+    out: Annotated[
+        Path | None,
+        opt.option(
+            "-o, --out FOLDER",
+            "The folder to write, or one file.parquet. Default: data/NAME, and the cache for published data sets.",
+        ),
+    ] = None,
     source: Annotated[
-        Path | None, opt.option("--from FOLDER", "For gsm8k: the folder with train.jsonl and test.jsonl.")
+        Path | None,
+        opt.option("--from FOLDER", "The files of a published data set, such as gsm8k: a folder or a file."),
     ] = None,
     seed: Annotated[int, opt.option("--seed N", "Random seed.", min=0)] = 0,
     cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
-    """Make a data set, as Parquet in the schema of verl."""
+    """Make or convert a data set, as Parquet in the schema of verl."""
     if name is None:
-        rows = [{"name": data_set, "about": about} for data_set, about in DATA_SETS]
-        print_json(rows) if json else print_table(["data", "what it is"], DATA_SETS)
+        listed = app.listed_data()
+        rows = [{"name": data_set, "about": about} for data_set, about in listed]
+        print_json(rows) if json else print_table(["data", "what it is"], listed)
         return
-    files = app.make_data(name, out=out, source=source, seed=seed, cache=cache)
+    files = app.make_data(name, out=out, source=source, seed=seed, cache=cache, say=note)
     if json:
         print_json([{"path": str(path), "rows": count} for path, count in files.items()])
     else:

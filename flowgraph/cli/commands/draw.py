@@ -12,8 +12,8 @@ from flowgraph.cli.viewer import show_picture
 
 
 @opt.takes(
-    "what out picture to show steps unfold cluster placement plan model data batch prompt_tokens response_tokens "
-    "settings passes cache"
+    "what out picture to show steps unfold cluster placement plan model data columns batch prompt_tokens "
+    "response_tokens settings passes cache"
 )
 def draw(
     fields: opt.Fields,
@@ -42,8 +42,8 @@ def draw(
 
 
 def diff(
-    old: Annotated[str, opt.argument("OLD", opt.WHAT, complete.drawable)],
-    new: Annotated[str, opt.argument("NEW", "What to compare it with.", complete.drawable)],
+    old: Annotated[str, opt.argument("OLD", opt.WHAT, complete.draw_targets)],
+    new: Annotated[str, opt.argument("NEW", "What to compare it with.", complete.draw_targets)],
     out: opt.DrawnOut = None,
     to: opt.To = None,
     show: opt.Show = False,

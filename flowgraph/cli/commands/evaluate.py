@@ -12,9 +12,9 @@ from flowgraph.errors.exit_codes import ExitCode
 
 
 @opt.takes(
-    "subject generations by n temperature=eval_temperature data held_out split rows max_tokens "
-    "batch=prompts_per_batch seed=sampling_seed param settings sample_rows cluster plan memory runtime address "
-    "threads out=scores_file overwrite cache json"
+    "subject generations by n temperature=eval_temperature data held_out columns max_prompt_tokens long_prompts "
+    "split rows max_tokens batch=prompts_per_batch seed=sampling_seed param settings sample_rows cluster plan memory "
+    "runtime address threads out=scores_file overwrite cache json"
 )
 def eval_command(fields: opt.Fields, json: opt.Json = False) -> None:
     """Score the responses of a model or run: mean, pass@k, lengths."""
@@ -26,8 +26,9 @@ def eval_command(fields: opt.Fields, json: opt.Json = False) -> None:
 
 
 @opt.takes(
-    "subject prompt n temperature data held_out split rows max_tokens batch=prompts_per_batch seed=sampling_seed "
-    "param settings sample_rows cluster plan memory runtime address threads out=responses_file overwrite cache json"
+    "subject prompt n temperature data held_out columns max_prompt_tokens long_prompts split rows max_tokens "
+    "batch=prompts_per_batch seed=sampling_seed param settings sample_rows cluster plan memory runtime address threads "
+    "out=responses_file overwrite cache json"
 )
 def generate(fields: opt.Fields, json: opt.Json = False) -> None:
     """Generate responses to prompts with a model or a run.

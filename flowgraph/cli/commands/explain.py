@@ -8,7 +8,7 @@ from typing import Annotated
 from flowgraph import app
 from flowgraph.cli import completion as complete
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import columns_there, note, print_json, print_result, say, write
+from flowgraph.cli.output import layout_columns, note, print_json, print_result, say, write
 
 
 def explain(
@@ -31,7 +31,7 @@ def compare(
 ) -> None:
     """Compare plans side by side."""
     result = app.compare_plans(plans)
-    print_json(result.data()) if json else say(result.text(columns_there()), fit=True)
+    print_json(result.data()) if json else say(result.text(layout_columns()), fit=True)
 
 
 def simulate(
@@ -48,6 +48,6 @@ def simulate(
     """
     result = app.simulate_plan(plan, steps)
     write(out, result.trace())
-    print_json(result.data()) if json else say(result.text(columns_there()), fit=True)
+    print_json(result.data()) if json else say(result.text(layout_columns()), fit=True)
     if out is not None:
         note(out)

@@ -59,7 +59,7 @@ def import_command(
             write(file, imported.to_json())
             note(file)
         elif file is not None:
-            note(f"{file} is not written: a search finds nothing that the system runs")
+            note(f"{file} is not written: the search found no plan that the system can run")
     for line in result.notes:
         note(line)
     print_result(result, as_json=json)

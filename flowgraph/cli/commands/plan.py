@@ -11,9 +11,9 @@ from flowgraph.passes.verify import verified
 
 
 @opt.takes(
-    "flow model data batch settings cluster plan memory prompt_tokens response_tokens engine precision constants "
-    "calibration measured measured_on method objective placement pin top what_if robust staleness ratio streamed "
-    "passes out cache verify json"
+    "flow model data columns batch settings cluster plan memory prompt_tokens response_tokens engine precision "
+    "constants calibration measured measured_on method objective placement pin top what_if robust staleness ratio "
+    "streamed passes out cache verify json"
 )
 def plan(
     fields: opt.Fields,
@@ -53,7 +53,10 @@ def fit(
 
 
 def print_plan(result: app.PlanResult, out: Path | None, *, top: int = 5, as_json: bool) -> None:
-    """Print a plan; write it to the file `out` too, unless that is None."""
+    """Print a plan, with at most `top` of the plans that the search found, and write it to `out` unless that is None.
+
+    With `as_json`, JSON is printed. The seconds of the search and the name of the file go to stderr.
+    """
     write(out, result.to_json())
     if result.search is not None:
         note(f"searched in {result.search.seconds:.2f} s")

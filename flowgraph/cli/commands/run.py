@@ -20,9 +20,11 @@ EXIT_CODES: Mapping[str, ExitCode] = {
 
 
 @opt.takes(
-    "flow=run_flow model data held_out steps batch seed settings eval_every eval_rows out=run_folder "
-    "checkpoint_every keep replay sample_rows forward_tokens cluster placement plan memory runtime address threads "
-    "log profile attach passes cache verify"
+    "flow=run_flow model data held_out columns max_prompt_tokens long_prompts steps epochs batch seed settings "
+    "eval_every eval_rows eval_n "
+    "eval_temperature=check_temperature out=run_folder checkpoint_every keep keep_best record_tokens replay "
+    "sample_rows forward_tokens cluster placement plan memory runtime address threads log profile attach passes cache "
+    "verify"
 )
 def run(fields: opt.Fields, verify: opt.Verify = False) -> None:
     """Train a flow into a run folder.
@@ -48,14 +50,14 @@ def resume(fields: opt.Fields, run: opt.RunPath, verify: opt.Verify = False) -> 
 
 
 def observers() -> app.Observers:
-    """Return observers that print the lines of a run and display its metrics."""
+    """Return observers of a run that print its notes to stderr and display its progress and metrics."""
     from flowgraph.cli.display import Display
 
     return app.Observers(say=note, show=lambda graph, steps, start: Display(graph, steps, start=start))
 
 
 def exit_code(result: app.RunResult) -> ExitCode:
-    """Print the run's folder if its newest weights are saved; return the exit code."""
+    """Return the exit code for the result of a run, after printing the run's folder if its newest weights are saved."""
     if result.saved:
         say(result.folder)
     return EXIT_CODES[result.status]

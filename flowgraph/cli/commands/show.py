@@ -14,7 +14,7 @@ from flowgraph.errors.exit_codes import ExitCode
 from flowgraph.passes.verify import verified
 
 
-@opt.takes("flow stage diff facts model data batch cluster placement plan settings passes cache verify json")
+@opt.takes("flow stage diff facts model data columns batch cluster placement plan settings passes cache verify json")
 def show(
     fields: opt.Fields,
     stage: Annotated[
@@ -50,7 +50,7 @@ def show(
         say(text, fit=True, end="")
 
 
-@opt.takes("flow model data batch cluster placement plan settings passes cache json")
+@opt.takes("flow model data columns batch cluster placement plan settings passes cache json")
 def check(fields: opt.Fields, flow: opt.FlowOrPlanFile, json: opt.Json = False) -> None:
     """Report every fault of a flow or a plan file.
 

@@ -46,9 +46,10 @@ class _Keyed:
 
 
 def diff_picture(old: Picture, new: Picture) -> Picture:
-    """Return a picture of the differences between two pictures, in the order of the new one; removed things are last.
+    """Return a picture of the differences between two pictures; each thing in it has a status, such as added.
 
-    Each thing has its status. A changed box has its old text as its last line; a changed frame or arrow, in its label.
+    Things are in the order of the new picture, and removed things come last. A changed box has its old text as its last
+    line; the label of a changed frame or arrow ends with the old one.
 
     >>> eight, update = Box("a", ("draw", "n=8"), "generate"), Box("b", ("learn",), "update")
     >>> four = replace(eight, label=("draw", "n=4"))
@@ -81,12 +82,14 @@ def diff_picture(old: Picture, new: Picture) -> Picture:
         for things, noun, nouns in ((boxes, "box", "boxes"), (frames, "frame", ""), (arrows, "arrow", "")):
             if count := sum(thing.status == status for thing in things):
                 counts.append(f"{many(count, noun, nouns)} {status}")
-    about = f"{listed(counts)}." if counts else "Nothing that is drawn differs."
+    about = f"{listed(counts)}." if counts else "The pictures are equal."
     return Picture(title, tuple(boxes), tuple(frames), tuple(arrows), about)
 
 
 def frame_name(frame: Frame) -> str:
-    """Return the name that identifies a frame in both pictures: a label without devices (pools) or layout (copies).
+    """Return the name by which a frame is recognized in two pictures.
+
+    It is the label without the devices of a pool, or without the layout of a copy of weights.
 
     >>> frame_name(Frame("f0", "pool0: 8 of node-1", kind="pool"))
     'pool0'

@@ -17,9 +17,10 @@ CARRY_LABEL = "next step"
 
 
 def flow_picture(graph: Graph) -> Picture:
-    """Return the picture of a named graph (`compile_graph(flow.graph())`), with boxes in the order of the flow.
+    """Return the picture of a flow's graph, whose nodes must have names (`compile_graph(flow.graph())`).
 
-    A loss reads the weights that its node updates: they are drawn in place of its own parameter.
+    Boxes are in the order of the flow, and each loss is a frame. Arrows of weights into a loss come from the weights
+    that its node updates, not from the loss's own parameter.
     """
     losses = [(node, region) for node in graph.nodes for _, region in node.regions]
     ids: dict[object, str] = {source: f"n{place}" for place, source in enumerate([*graph.params, *graph.all_nodes])}
@@ -46,7 +47,7 @@ def flow_picture(graph: Graph) -> Picture:
         carried_param, source = graph.param(name), graph.outputs[place].source
         if carried_param is not None and source is not carried_param:
             arrows.append(Arrow(ids[source], ids[carried_param], CARRY_LABEL, ArrowStyle.CARRY))
-    return Picture(graph.name, tuple(boxes), tuple(frames), merged(arrows), " ".join(_about(graph)))
+    return Picture(graph.name, tuple(boxes), tuple(frames), merge_arrows(arrows), " ".join(_about(graph)))
 
 
 def _node_box(name: str, node: Node, owner: Node | None, frame: str | None) -> Box:
@@ -76,7 +77,7 @@ def _data_arrows(graph: Graph, losses: Sequence[tuple[Node, Region]], ids: Mappi
 
 
 def loss_text(region: Region) -> str:
-    """Return the name of a loss with its parameters in brackets, as in `loss(policy)`."""
+    """Return the name of a loss with its parameters in parentheses, as in `loss(policy)`."""
     return f"{region.name}({', '.join(param.name for param in region.params)})"
 
 
@@ -92,10 +93,10 @@ def edge_arrow(source: str, target: str, edge: Edge) -> Arrow:
     return Arrow(source, target, type_name(edge.type), style)
 
 
-def merged(arrows: Sequence[Arrow]) -> tuple[Arrow, ...]:
-    """Merge arrows of one style between the same two boxes into one, with each label once.
+def merge_arrows(arrows: Sequence[Arrow]) -> tuple[Arrow, ...]:
+    """Return arrows with those of one style between the same two boxes merged into one, which has each label once.
 
-    >>> [arrow.label for arrow in merged([Arrow("n0", "n1", label) for label in ("Mask", "LogProbs", "Mask")])]
+    >>> [arrow.label for arrow in merge_arrows([Arrow("n0", "n1", label) for label in ("Mask", "LogProbs", "Mask")])]
     ['Mask, LogProbs']
     """
     labels: dict[Arrow, dict[str, None]] = {}
@@ -113,11 +114,11 @@ def _about(graph: Graph) -> Iterator[str]:
     inner = f", with {'a loss' if len(losses) == 1 else 'losses'}: {listed(losses)}" if losses else ""
     yield f"It has {many(len(graph.nodes), 'node')}: {listed(kinds)}{inner}."
     if carried := list(graph.carries()):
-        yield f"{listed(carried)} {'goes' if len(carried) == 1 else 'go'} on to the next step."
+        yield f"{listed(carried)} {'is' if len(carried) == 1 else 'are'} carried to the next step."
 
 
 def node_about(node: Node) -> str:
-    """Return a description of a node: kind, purpose, settings, inputs, losses, outputs, and source line."""
+    """Return the tooltip of a node: its kind, purpose, settings, inputs, losses, results, and source line."""
     sentences = [f"{node.name or node.op.name} is a node of kind {node.op.kind}, {node.op.module}.{node.op.name}."]
     sentences += [node.op.about] if node.op.about else []
     settings = [f"{name}={value}" for name, value in shown_settings(node.settings)]
@@ -125,17 +126,17 @@ def node_about(node: Node) -> str:
     reads = [f"{type_name(edge.type)} as {port}" for port, edge in node.inputs]
     sentences.append(f"It reads {listed(reads) or 'nothing'}.")
     sentences += [f"It has the loss {loss_text(region)}." for _, region in node.regions]
-    sentences.append(f"It gives {listed([type_name(kind) for kind in node.returns])}. Written at {node.at}.")
+    sentences.append(f"It returns {listed([type_name(kind) for kind in node.returns])}. Written at {node.at}.")
     return " ".join(sentences)
 
 
 def param_about(param: Param) -> str:
-    """Return a sentence with the owner and type of a parameter, and its source line."""
+    """Return the sentences of a parameter's tooltip: what it is a parameter of, its type, and its source line."""
     return f"{param.name} is a parameter of {param.owner}, of type {type_name(param.type)}. Written at {param.at}."
 
 
 def result_about(edge: Edge) -> str:
-    """Return a description of a result of the flow, with the node that returns it."""
+    """Return the tooltip of a flow's result: a sentence with its type, and the node or parameter that it comes from."""
     source = edge.source
     name = source.name or source.op.name if isinstance(source, Node) else getattr(source, "name", "")
     return f"A result of the flow, of type {type_name(edge.type)}{f', from {name}' if name else ''}."

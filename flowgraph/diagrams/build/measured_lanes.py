@@ -18,8 +18,8 @@ StepTask = tuple[int, MeasuredTask]  # the number of its step in the run, and th
 def measured_lanes(steps: Sequence[MeasuredStep]) -> tuple[Lane, ...]:
     """Return a lane of measured tasks for each pool, in seconds from the start of the first task; the host is last.
 
-    Steps keep their numbers in the run. Of several ranks the one that was busy longest is shown. Of two tasks at the
-    same time on it the later one begins, in the picture, at the end of the other.
+    A lane shows the rank of the pool that was busy longest. Steps keep their numbers in the run. If two tasks overlap
+    on that rank, the later one is drawn from the end of the earlier one.
     """
     tasks = [(step.step, task) for step in steps for task in step.tasks]
     start_s = min((task.begin_s for _, task in tasks), default=0.0)
@@ -29,11 +29,10 @@ def measured_lanes(steps: Sequence[MeasuredStep]) -> tuple[Lane, ...]:
 
 
 def lanes_beside(forecast: Lanes, measured: Sequence[Lane]) -> Lanes:
-    """Return the forecast with each pool's measured lane below its forecast lane.
+    """Return the timeline of a forecast with each pool's measured lane below its forecast lane.
 
-    Pools without a forecast come after the others, and the host is last.
-
-    The picture ends where the longer of both ends; nothing is drawn in a lane after its own end.
+    Pools without a forecast come after the others, and the host is last. The timeline ends with the longer of both, and
+    `about` gets a sentence with the measured seconds.
 
     >>> lanes = Lanes("", (Lane("a", "a", ()), Lane("host", "host", ())), 0.0)
     >>> both = lanes_beside(lanes, [Lane("host", "host", (), True), Lane("a", "a", (), True)])

@@ -19,12 +19,11 @@ def memory_picture(
 ) -> MemoryChart:
     """Return the memory chart of a plan's forecast, with phases in the order of the step.
 
-    Pools without a forecast are left out.
-
-    `measured` has the peaks of measured steps; the highest ones count. `fills` is the share of a device that a plan
-    may fill, by kind. The capacity is that of the smallest device of a pool.
+    Pools without a forecast are left out. `measured` has the peaks of measured steps; the highest ones are shown.
+    `fills` is the share of a device's memory that a plan may fill, by kind of device. The capacity of a pool is that of
+    its smallest device.
     """
-    peaks_bytes, pools = highest(measured), {pool.name: pool for pool in plan.pools}
+    peaks_bytes, pools = highest_peaks(measured), {pool.name: pool for pool in plan.pools}
     stores = [
         _store(plan, pools[forecast.pool], forecast, peaks_bytes, fills)
         for forecast in plan.forecast
@@ -34,8 +33,8 @@ def memory_picture(
     return MemoryChart(f"memory of {plan.flow}", tuple(stores), about)
 
 
-def highest(forecasts: Iterable[PoolForecast]) -> dict[Key, int]:
-    """Return the highest peak of each pool, phase and role, in bytes."""
+def highest_peaks(forecasts: Iterable[PoolForecast]) -> dict[Key, int]:
+    """Return the highest peak in bytes among some forecasts, or measurements, by (pool, phase, role)."""
     peaks_bytes = dict[Key, int]()
     for forecast in forecasts:
         for peak in forecast.peaks:
@@ -57,16 +56,16 @@ def _store(
         roles = {same.role for same in forecast.peaks if same.phase == peak.phase}
         label = f"{peak.phase} ({peak.role})" if len(roles) > 1 else peak.phase
         measured_bytes = measured.get((forecast.pool, peak.phase, peak.role))
-        phases.append(Phase(label, parts_of(peak), peak.phase.startswith(ENTERING), measured_bytes))
+        phases.append(Phase(label, bytes_by_role(peak), peak.phase.startswith(ENTERING), measured_bytes))
     return MemoryColumn(f"{pool.name}: {count}", pool.name, tuple(phases), smallest_bytes, room_bytes)
 
 
-def parts_of(peak: PhasePeak) -> tuple[tuple[str, int], ...]:
-    """Return the bytes that each role holds at a peak.
+def bytes_by_role(peak: PhasePeak) -> tuple[tuple[str, int], ...]:
+    """Return (role, bytes) for each role that holds memory at a peak.
 
-    If the parts are unknown or do not add up to the peak, all bytes are assigned to the role of the peak.
+    If the bytes of roles are unknown or do not add up to the peak, the role of the peak gets all bytes.
 
-    >>> parts_of(PhasePeak(phase="update", role="m.train", memory_bytes=8))
+    >>> bytes_by_role(PhasePeak(phase="update", role="m.train", memory_bytes=8))
     (('m.train', 8),)
     """
     complete = peak.held and sum(peak.held.values()) == peak.memory_bytes
@@ -77,13 +76,13 @@ def _about(store: MemoryColumn) -> str:
     """Return the highest phase of a pool, by how much it fits, and which phases took more than forecast."""
     peak = max(store.phases, key=lambda phase: phase.size_bytes, default=None)
     if peak is None:
-        return f"Nothing works on {store.pool}."
+        return f"Nothing runs on {store.pool}."
     if peak.size_bytes > store.capacity_bytes:
         margin = f"{show_bytes(peak.size_bytes - store.capacity_bytes)} too much"
     elif peak.size_bytes > store.room_bytes:
-        margin = f"{show_bytes(peak.size_bytes - store.room_bytes)} more than a plan fills"
+        margin = f"{show_bytes(peak.size_bytes - store.room_bytes)} more than a plan may use"
     else:
-        margin = f"{show_bytes(store.room_bytes - peak.size_bytes)} below what a plan fills"
+        margin = f"{show_bytes(store.room_bytes - peak.size_bytes)} less than a plan may use"
     text = f"On {store.pool} the highest phase is {peak.label}: {show_bytes(peak.size_bytes)} of"
     text += f" {show_bytes(store.capacity_bytes)}, {margin}."
     exceeded = [phase.label for phase in store.phases if (phase.measured_bytes or 0) > phase.size_bytes]

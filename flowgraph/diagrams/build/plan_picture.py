@@ -12,7 +12,7 @@ from flowgraph.diagrams.build.flow_picture import (
     CARRY_LABEL,
     edge_arrow,
     loss_text,
-    merged,
+    merge_arrows,
     node_about,
     param_about,
     result_about,
@@ -31,14 +31,15 @@ Moved = tuple[str, str]  # a value, by its name, and the place that it is transf
 
 
 def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: bool = False) -> Picture:
-    """Return the picture of a program, with boxes in the program's order.
+    """Return the picture of a program: pools, the copies of weights in them, their nodes, transfers and weight syncs.
 
-    A version of weights is a box in each of its homes. A loss is a line of the node that runs it, and that node reads
-    the loss's inputs. A transferred value is a box in each place that it goes to, however many nodes read it there;
-    `sizes` has its bytes. A pool on many machines has one box for those that are alike, unless `unfold` is set.
+    A version of weights is a box in each home that has it. A loss is a line of the node that runs it, and that node
+    reads the loss's inputs. A transferred value is one box in each place that it goes to, however many nodes read it
+    there. `sizes` has the bytes of transfers and syncs. In a pool on more than 4 machines, those that are alike share a
+    box, unless `unfold` is set.
     """
     drawing = _PlanDrawing(program, sizes or ArrowSizes())
-    arrows = merged([*drawing.syncs(), *drawing.transfers(), *drawing.reads(), *drawing.carries()])
+    arrows = merge_arrows([*drawing.syncs(), *drawing.transfers(), *drawing.reads(), *drawing.carries()])
     boxes = (*drawing.boxes(), *drawing.devices(unfold))
     return Picture(program.graph.name, boxes, tuple(drawing.frames()), arrows, " ".join(drawing.about()))
 

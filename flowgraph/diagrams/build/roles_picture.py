@@ -17,7 +17,10 @@ NODES_IN_FULL = 3  # and a pool on more machines than these by how many machines
 
 
 def roles_picture(plan: Plan, *, unfold: bool = False) -> Picture:
-    """Return the picture of a plan: its pools, their devices, and the roles on each."""
+    """Return the picture of a plan without its flow: its pools as frames, with their devices and the roles on them.
+
+    `unfold` shows each machine of a pool on more than 4 machines; otherwise machines that are alike share a box.
+    """
     frames = {
         pool.name: Frame(f"f{place}", f"{pool.name}: {devices_text(pool)}", None, "pool", pool.name)
         for place, pool in enumerate(plan.pools)
@@ -37,7 +40,9 @@ def roles_picture(plan: Plan, *, unfold: bool = False) -> Picture:
 
 
 def devices_text(pool: Pool) -> str:
-    """Return a pool's devices as text: each device, or for many devices the number on each machine.
+    """Return the devices of a pool as text.
+
+    Up to 4 devices are listed one by one; more are counted on each machine, and on more than 3 machines only in total.
 
     >>> devices_text(Pool(name="all", devices=(("laptop", 0), ("laptop", 1))))
     'laptop/0, laptop/1'
@@ -55,10 +60,10 @@ def devices_text(pool: Pool) -> str:
 def device_boxes(
     pool: Pool, cluster: Cluster, inside: str, ids: Iterator[str], *, unfold: bool = False
 ) -> Iterator[Box]:
-    """Yield the boxes of a pool's devices in the frame `inside`, one for each machine.
+    """Yield the boxes of a pool's devices, one for each machine, with ids from `ids`.
 
-    With more than MACHINES_IN_FULL machines, those of the same kind and with the same devices in the pool share a box,
-    unless `unfold` is set.
+    `inside` is the id of their frame. If a pool is on more than 4 machines, those of the same kind and with the same
+    devices in the pool share a box, unless `unfold` is set.
     """
     machines = {machine.name: machine for machine in cluster.nodes}
     indices = defaultdict[str, list[int]](list)
@@ -79,7 +84,7 @@ def device_boxes(
 
 
 def machine_text(machine: Machine | None) -> str:
-    """Return the number, model and memory of a machine's devices; "not in the cluster" for None.
+    """Return a text with the number, model and memory of a machine's devices; "not in the cluster" for None.
 
     >>> from flowgraph.cluster.cluster import Device
     >>> cpu = Device(kind="cpu", memory_bytes=2**30)

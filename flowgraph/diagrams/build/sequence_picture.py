@@ -17,8 +17,8 @@ DRIVER = "a0"
 def sequence_picture(program: Program) -> SequenceDiagram:
     """Return the sequence diagram of one step of a program, with messages in the program's order.
 
-    The driver calls copies of models and gets references; values go from place to place directly. The driver also runs
-    the nodes of the host. Consecutive values that go the same way share a message.
+    The driver calls copies of models and gets references; values go directly from place to place. The driver also runs
+    the nodes of the host. Consecutive values between the same two places share a message.
     """
     order = {pool.name: place for place, pool in enumerate(program.plan.pools)}
     homes = dict.fromkeys([*program.homes, *(home for _, home in program.origins)])

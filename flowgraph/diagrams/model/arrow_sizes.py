@@ -21,9 +21,10 @@ class ArrowSizes:
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def brought(self, value: str, readers: Iterable[str]) -> str:
-        """Return as text the bytes of a value that are sent to one place for all `readers`, each part counted once.
+        """Return as text how many bytes of a value are sent to one place for all `readers`, each part counted once.
 
-        `≥` marks a lower bound, where the size of a part is unknown. Return "" if nothing is known.
+        `readers` are the nodes there that read it. `≥` marks a lower bound, where the size of a part is unknown.
+        Returns "" if nothing is known.
 
         >>> sizes = ArrowSizes({("r", "a"): {"tokens": 2048, "text": None}, ("r", "b"): {"tokens": 2048, "mask": 1024}})
         >>> sizes.brought("r", "b"), sizes.brought("r", "ab"), sizes.brought("r", "bc"), sizes.brought("r", "c")

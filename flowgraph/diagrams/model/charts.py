@@ -33,7 +33,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Lane:
-    """What one pool does over time, measured or forecast: its bars by start, idle ones between them."""
+    """The work of one pool over time, measured or forecast: its bars by start, with idle bars between them."""
 
     label: str
     pool: str
@@ -53,9 +53,9 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Phase:
-    """What a device holds in one phase of a step: bytes by role (or by part), and the measured peak if known.
+    """The memory of a device in one phase of a step: bytes by role or by part, and the measured peak if known.
 
-    In a `transition` between two phases, a role wakes while the weights of another are still there.
+    In a `transition` between two phases, a role wakes while the weights of another are still on the device.
     """
 
     label: str
@@ -71,7 +71,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class MemoryColumn:
-    """The memory of each device of one pool, phase by phase; a plan may fill `room_bytes` of `capacity_bytes`."""
+    """The memory of each device of one pool in each phase; a plan may fill `room_bytes` of `capacity_bytes`."""
 
     label: str
     pool: str
@@ -100,9 +100,9 @@ class PoolShare:
 
 @dataclass(frozen=True)
 class Strip:
-    """One placement: its name, its seconds a step (None if it does not fit or its speed is unknown), its pools.
+    """One placement: its name, its seconds a step, and its pools; `seconds` is None if it does not fit or is not known.
 
-    `why` compares it with the best one. `chosen` is the plan that is drawn.
+    `why` compares it with the best placement. `chosen` is True for the plan that is drawn.
     """
 
     label: str

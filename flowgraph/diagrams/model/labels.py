@@ -14,15 +14,17 @@ SIGNS: Mapping[Status, str] = {"same": "", "added": "+ ", "removed": "- ", "chan
 """The sign before a label, so that colour is not the only mark of a difference."""
 
 _INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # controls, bidirectional marks, what no font draws
+_HIDDEN = ("Cc", "Cf", "Cs", "Cn", "Zl", "Zp")  # controls, direction marks, lone surrogates, what no font has
+_JOINERS = "\u200c\u200d"  # of letters of one word, and of the parts of an emoji
 _MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]{2})[\u0300-\u20ff]*")
 
 
 def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     r"""Return text as one printable line of at most `limit_characters`.
 
-    Control and direction characters are removed, and at most two combining accents in a row are kept.
-
-    An empty label becomes "?", so that every box and arrow has one.
+    White space becomes a space, control and direction characters are removed, and at most two combining accents in a
+    row are kept. A longer text is cut and ends in an ellipsis. If nothing printable remains, the result is "?", so that
+    every box and arrow has a label.
 
     >>> clean("two\nlines\x1b[31m"), clean("\u202egnp.exe"), clean("")
     ('two lines[31m', 'gnp.exe', '?')
@@ -30,28 +32,65 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     'abc…'
     """
     spaced = re.sub(r"\s+", " ", text)
-    visible = "".join(letter for letter in spaced if unicodedata.category(letter) not in _INVISIBLE)
+    printable = "".join(letter for letter in spaced if unicodedata.category(letter) not in _INVISIBLE)
+    line = unstacked(unicodedata.normalize("NFC", printable)).strip()
+    return shortened(line, limit_characters) or "?"
+
+
+def unstacked(text: str) -> str:
+    r"""Return text with at most two combining accents in a row, so that they do not cover other lines.
+
+    >>> len(unstacked("a" + "\u0301" * 100))
+    3
+    """
 
     def two_marks(match: re.Match[str]) -> str:
         return match[1] + "".join(letter for letter in match[0][2:] if not unicodedata.combining(letter))
 
-    line = _MARKS.sub(two_marks, unicodedata.normalize("NFC", visible)).strip()
-    return shortened(line, limit_characters) or "?"
+    return _MARKS.sub(two_marks, text)
 
 
-def seen(text: str) -> str:
-    r"""Return text without characters that a terminal would interpret; newlines and tabs are kept.
+def escape_controls(text: str) -> str:
+    r"""Return text with control and direction characters escaped, so that it cannot control a terminal.
 
-    >>> seen("two\nlines\x1b[31m\u202e")
+    >>> print(escape_controls("two\nlines\x1b[31m\u202e"))
+    two
+    lines\x1b[31m\u202e
+    """
+    return "".join(
+        letter.encode("unicode_escape").decode("ascii")
+        if letter not in "\n\t" and letter not in _JOINERS and unicodedata.category(letter) in _HIDDEN
+        else letter
+        for letter in text
+    )
+
+
+def shown_number(value: object) -> str:
+    """Return a value as text, a number with four digits.
+
+    >>> shown_number(0.123456), shown_number(float("nan")), shown_number(None), shown_number(True)
+    ('0.1235', 'nan', 'none', 'yes')
+    """
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:.4g}" if isinstance(value, float) else clean(str(value), 300)
+
+
+def printable(text: str) -> str:
+    r"""Return text without characters that a terminal would interpret, as in escape codes; newlines and tabs are kept.
+
+    >>> printable("two\nlines\x1b[31m\u202e")
     'two\nlines[31m'
     """
     return "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter) not in _INVISIBLE)
 
 
-def signed(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) -> str:
-    """Return a label, cleaned by `clean`, with the sign of its status in front: `+ ` for added, `- ` for removed.
+def signed_label(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) -> str:
+    """Return a label, cleaned by `clean`, with the sign of its status in front: "+ " added, "- " removed, "~ " changed.
 
-    >>> signed("policy", "added"), signed("policy", "same"), signed("", "removed")
+    The sign counts towards `limit_characters`. A label that is the same in both pictures has no sign.
+
+    >>> signed_label("policy", "added"), signed_label("policy", "same"), signed_label("", "removed")
     ('+ policy', 'policy', '- ?')
     """
     sign = SIGNS[status]
@@ -59,8 +98,8 @@ def signed(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) 
 
 
 def signed_lines(box: Box) -> list[str]:
-    """Return the cleaned lines of a box's label; the first has the sign of the box's status in front."""
-    return [signed(line, "same" if place else box.status) for place, line in enumerate(box.label)]
+    """Return the lines of a box's label, cleaned by `clean`; the first has the sign of the box's status in front."""
+    return [signed_label(line, "same" if place else box.status) for place, line in enumerate(box.label)]
 
 
 def shortened(text: str, limit_characters: int) -> str:

@@ -34,7 +34,10 @@ class ArrowStyle(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Box:
-    """One thing, its name first; `inside` is the id of the frame around it, `about` is shown when you point at it."""
+    """One thing in a picture: the lines of its label, with its name in the first line.
+
+    `inside` is the id of the frame around it, if any, and `about` its tooltip.
+    """
 
     id: str
     label: tuple[str, ...]
@@ -46,7 +49,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Frame:
-    """A border around boxes and other frames; `pool` is the pool that it stands for or lies in, if any."""
+    """A border around boxes and other frames; `pool` is the name of the pool that it shows or is part of, if any."""
 
     id: str
     label: str
@@ -69,7 +72,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Picture:
-    """Everything a writer needs, in the order in which it is drawn; `about` describes it in sentences."""
+    """A picture of boxes, frames and arrows, in the order in which they are drawn; `about` has sentences about it."""
 
     title: str
     boxes: tuple[Box, ...]
@@ -110,7 +113,7 @@ class Actor:
 
 @dataclass(frozen=True)
 class Message:
-    """A message from one actor to another, by their ids; to itself, what it does."""
+    """A message from one actor to another, by their ids; from an actor to itself, something that the actor does."""
 
     source: str
     target: str

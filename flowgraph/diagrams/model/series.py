@@ -28,14 +28,15 @@ class Series:
 
 def step_range(series: Sequence[Series]) -> tuple[float, float]:
     """Return the first and last step with a value in any series; (0, 1) if there is none."""
-    steps = [step for metric in series for step, value in known(metric) if value is not None]
+    steps = [step for metric in series for step, value in drawable_points(metric) if value is not None]
     return (min(steps), max(steps)) if steps else (0.0, 1.0)
 
 
-def known(series: Series) -> list[SeriesPoint]:
-    """Return the points of a series, sorted by step.
+def drawable_points(series: Series) -> list[SeriesPoint]:
+    """Return the points of a series that can be drawn, sorted by step.
 
-    Points with a non-finite or huge step are dropped. Non-finite or huge values become None, a gap in the curve.
+    Points whose step is not finite or beyond 1e290 are left out. Values that are not finite or beyond 1e290 become
+    None, a gap in the curve.
     """
     sound = [(step, value) for step, value in series.points if _is_drawable(step)]
     return [
@@ -48,10 +49,13 @@ def _is_drawable(number: float) -> bool:
     return math.isfinite(number) and abs(number) < LARGEST
 
 
-def sentence(series: Series) -> str:
-    """Return a sentence about a series: its first and last value, minimum and maximum."""
+def series_sentence(series: Series) -> str:
+    """Return a sentence about a series: its first and last value with their steps, and its minimum and maximum.
+
+    A single value is the only number of the sentence; without values, the sentence says so.
+    """
     name = clean(series.name) + (f" ({clean(series.unit)})" if series.unit else "")
-    points = [(step, value) for step, value in known(series) if value is not None]
+    points = [(step, value) for step, value in drawable_points(series) if value is not None]
     if not points:
         return f"{name}: no values."
     (first_step, first), (last_step, last) = points[0], points[-1]
@@ -63,9 +67,9 @@ def sentence(series: Series) -> str:
 
 
 def running_mean(points: Sequence[SeriesPoint]) -> list[SeriesPoint]:
-    """Return a moving average: each value becomes the mean of a window of a tenth of all points around it.
+    """Return a moving average of points: each value becomes the mean of the values around it.
 
-    None values are not counted, and remain None.
+    The window is a twentieth of all points to either side. None values are not counted, and remain None.
 
     >>> running_mean([(0, 1.0), (1, 2.0), (2, None)])
     [(0, 1.0), (1, 2.0), (2, None)]
@@ -81,12 +85,14 @@ def running_mean(points: Sequence[SeriesPoint]) -> list[SeriesPoint]:
     return smooth
 
 
-def thinned(points: Sequence[SeriesPoint], max_points: int = POINTS_MAX) -> Sequence[SeriesPoint]:
-    """Return at most about `max_points` points: the lowest and the highest of each run of neighbouring points.
+def thin_points(points: Sequence[SeriesPoint], max_points: int = POINTS_MAX) -> Sequence[SeriesPoint]:
+    """Return at most about `max_points` of the points: the lowest and the highest of each run of neighbours.
 
-    >>> thinned([(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)], 4)
+    Fewer points are returned unchanged. Of a run without values, the first point is returned.
+
+    >>> thin_points([(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)], 4)
     [(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)]
-    >>> thinned([(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)], 2)
+    >>> thin_points([(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)], 2)
     [(1, 5.0), (3, 0.0)]
     """
     if len(points) <= max_points:

@@ -10,12 +10,12 @@ SPREAD_MIN = 1e-9  # of the largest value: a smaller spread is rounding, and is 
 SMALLEST = 1e-290  # a spread below it cannot be cut into parts
 
 
-def step_of(low: float, high: float, about: int) -> float:
-    """Return a step of 1, 2 or 5 times a power of ten that divides a range into approximately `about` parts.
+def tick_step(low: float, high: float, about: int) -> float:
+    """Return the distance between ticks that divides a range into approximately `about` parts.
 
-    `high` must be greater than `low`.
+    It is 1, 2 or 5 times a power of ten. `high` must be greater than `low`.
 
-    >>> step_of(0, 1, 4), step_of(0, 70, 4), step_of(0, 5e-6, 5)
+    >>> tick_step(0, 1, 4), tick_step(0, 70, 4), tick_step(0, 5e-6, 5)
     (0.2, 20.0, 1e-06)
     """
     rough = (high - low) / max(1, about)
@@ -23,10 +23,12 @@ def step_of(low: float, high: float, about: int) -> float:
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough * 0.75)
 
 
-def widened(low: float, high: float) -> tuple[float, float]:
-    """Return the range unchanged, or widened if it is a constant: by 10% of its size to either side, or by 1 around 0.
+def widen_constant(low: float, high: float) -> tuple[float, float]:
+    """Return a range unchanged, or made wider if its ends are equal, apart from rounding.
 
-    >>> widened(2.0, 2.0), widened(0.0, 0.0), widened(0.0, 3.0)
+    Such a range is extended by 10% of its value to either side, or by 1 around 0.
+
+    >>> widen_constant(2.0, 2.0), widen_constant(0.0, 0.0), widen_constant(0.0, 3.0)
     ((1.8, 2.2), (-1.0, 1.0), (0.0, 3.0))
     """
     largest = max(abs(low), abs(high))
@@ -37,12 +39,14 @@ def widened(low: float, high: float) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[float, ...]:
-    """Return approximately `about` round numbers from `low` to `high` inclusive; only whole numbers with `integers`.
+    """Return approximately `about` round numbers from `low` to `high`, at equal distances.
+
+    With `integers`, they are whole numbers.
 
     >>> ticks(0, 1, 5), ticks(3, 7, 4, integers=True)
     ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (3.0, 4.0, 5.0, 6.0, 7.0))
     """
-    step = step_of(*widened(low, high), about)
+    step = tick_step(*widen_constant(low, high), about)
     step = max(1.0, step) if integers else step
     slack = 1e-6
     first, last = math.ceil(low / step - slack), math.floor(high / step + slack)
@@ -50,7 +54,7 @@ def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) ->
 
 
 def labelled_ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[tuple[float, str], ...]:
-    """Return the numbers that `ticks` returns, each with its text.
+    """Return the numbers that `ticks` returns, each as (number, text).
 
     >>> labelled_ticks(0, 1, 2)
     ((0.0, '0.0'), (0.5, '0.5'), (1.0, '1.0'))
@@ -60,20 +64,25 @@ def labelled_ticks(low: float, high: float, about: int = 4, *, integers: bool = 
     return tuple((mark, number_text(mark, step)) for mark in marks)
 
 
-def padded(low: float, high: float) -> tuple[float, float]:
+def pad_range(low: float, high: float) -> tuple[float, float]:
     """Return a range with 5% of its length added at either end; the lower end stays at or above 0 if `low` is.
 
-    >>> padded(0.0, 1.0), padded(-1.0, 1.0), padded(0.0, 0.0)
+    A range whose ends are equal is widened first, as `widen_constant` does.
+
+    >>> pad_range(0.0, 1.0), pad_range(-1.0, 1.0), pad_range(0.0, 0.0)
     ((0.0, 1.05), (-1.1, 1.1), (0.0, 1.1))
     """
     floor = 0.0 if low >= 0 else -inf
-    low, high = widened(low, high)
+    low, high = widen_constant(low, high)
     room = (high - low) / 20
     return max(floor, low - room), high + room
 
 
 def number_text(value: float, step: float = 0.0) -> str:
-    """Return a number as short text, with the decimals for an axis with this `step`, or three digits without a step.
+    """Return a number as short text, with the decimals of an axis whose ticks are `step` apart, or with three digits.
+
+    Three digits are used if `step` is 0. Thousands and millions are written with k and M, very small and very large
+    numbers with an exponent.
 
     >>> number_text(0.2, 0.2), number_text(40000.0, 20000.0), number_text(2e-6, 1e-6), number_text(-0.0, 0.5)
     ('0.2', '40k', '2e-6', '0.0')
@@ -108,21 +117,21 @@ TIME_UNITS = (TimeUnit("ms", 1e-3), TimeUnit("s", 1.0), TimeUnit("min", 60.0), T
 FROM_S = (0.0, 1.0, 180.0, 3 * 3600.0)  # the length of an axis from which on each unit reads best
 
 
-def unit_of(length_s: float) -> TimeUnit:
-    """Return the unit in which to label a time axis of this length.
+def time_unit(length_s: float) -> TimeUnit:
+    """Return the unit in which to label an axis of `length_s` seconds.
 
-    >>> unit_of(0.02).name, unit_of(90).name, unit_of(600).name, unit_of(36000).name
+    >>> time_unit(0.02).name, time_unit(90).name, time_unit(600).name, time_unit(36000).name
     ('ms', 's', 'min', 'h')
     """
     return [unit for unit, from_s in zip(TIME_UNITS, FROM_S, strict=True) if length_s >= from_s][-1]
 
 
 def time_ticks(length_s: float, about: int = 8) -> tuple[tuple[float, str], ...]:
-    """Return approximately `about` ticks of a time axis from 0 to `length_s`: seconds and text.
+    """Return approximately `about` ticks of a time axis from 0 to `length_s`, each as (seconds, text with a unit).
 
     >>> time_ticks(1.5, 3)
     ((0.0, '0 s'), (0.5, '0.5 s'), (1.0, '1.0 s'), (1.5, '1.5 s'))
     """
-    unit = unit_of(length_s)
+    unit = time_unit(length_s)
     marks = labelled_ticks(0.0, length_s / unit.seconds, about)
     return tuple((mark * unit.seconds, f"{text if mark else 0} {unit.name}") for mark, text in marks)

@@ -44,19 +44,21 @@ _ID = re.compile(r"[a-z][a-z0-9_]{0,38}[0-9]")
 
 
 def as_json(drawing: Drawing) -> str:
-    """Return a picture as ASCII JSON with its kind and fields; labels are unchanged.
+    """Return a picture as JSON text in ASCII, with its schema, its kind and its fields; `from_json` reads it.
 
-    NaN and infinities (of a run's curve, say) are written as the texts "nan", "inf" or "-inf".
+    Labels are unchanged. NaN and infinities, such as those of a run's curve, are written as the texts "nan", "inf" or
+    "-inf".
     """
     fields = {"schema": SCHEMA, "picture": WORDS[type(drawing)]} | to_plain(drawing)
     return json.dumps(fields, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def from_json(text: str, where: str = "picture") -> Drawing:
-    """Return the picture in a text that `as_json` wrote. Raises DataError with the place of the first fault.
+    """Return the picture in a text that `as_json` wrote.
 
-    Ids must have the form of generated ones and be unique, and refer to boxes and frames of the picture, so that every
-    writer may print them unchanged.
+    Raises DataError for any other text, with `where` and the place of the first fault. Ids must have the form of
+    generated ones and be unique, and refer to boxes and frames of the picture, so that every writer may print them
+    unchanged.
     """
     try:
         fields = parse_json(text, whole=False)  # labels are cleaned when they are written
@@ -151,7 +153,10 @@ def _sizes(drawing: MemoryChart | Comparison | Scatter) -> Iterator[tuple[str, f
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value as JSON-compatible data; infinities and NaN become their names.
+    """Return a value as JSON-compatible data; `from_plain` is the inverse.
+
+    Dataclasses become dicts by field, tuples become lists, and enums their values; infinities and NaN become their
+    names.
 
     >>> to_plain((1, float("nan"), "a"))
     [1, 'nan', 'a']
@@ -166,9 +171,10 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: Any, value: Any, where: str) -> Any:
-    """Return JSON-compatible data as a value of type `kind`, the inverse of `to_plain`.
+    """Convert JSON-compatible data to a value of type `kind`; the inverse of `to_plain`.
 
-    Raises DataError, with the place below `where`, if the data does not fit the type.
+    `kind` is a dataclass, a tuple type, a union, a Literal, an Enum or a scalar type. `where` names `value` in error
+    messages; nested fields are appended to it, as in `steps[1]`. Raises DataError if the data does not fit the type.
 
     >>> from_plain(tuple[int, ...], [1, 2], "steps")
     (1, 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from flowgraph.diagrams.model.labels import clean, signed, signed_lines
+from flowgraph.diagrams.model.labels import clean, signed_label, signed_lines
 from flowgraph.diagrams.model.picture import ArrowStyle, BoxKind, Picture, Status
 from flowgraph.diagrams.write.palette import ARROW_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
 
@@ -38,11 +38,14 @@ _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"
 
 
 def dot(picture: Picture) -> str:
-    """Return a picture as a Graphviz digraph, in its order; arrows to the next step pull no box upwards."""
+    """Return a picture of boxes and arrows as a Graphviz digraph in DOT, in the picture's order.
+
+    Arrows to the next step do not affect the layout: they are written backwards.
+    """
     lines = ["digraph {", *(f"    {fixed}" for fixed in _FIXED), f"    label={quoted(picture.title)}"]
     lines += _inside(picture, None, "    ")
     for arrow in picture.arrows:
-        label = quoted(signed(arrow.label, arrow.status))[1:-1]
+        label = quoted(signed_label(arrow.label, arrow.status))[1:-1]
         attributes = [f'label="  {label} "']  # a little away from its line
         ink = STATUS_INKS.get(arrow.status, ARROW_INKS.get(arrow.style))
         attributes += [f'color="{ink}"'] if ink else []
@@ -83,7 +86,10 @@ def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
         lines = {name: rules[css].removesuffix("px") for css, name in _FROM_CSS.items() if css in rules}
         lines |= {"style": "dashed"} if "stroke-dasharray" in rules else {}
         lines |= {"color": STATUS_INKS[inner.status], "penwidth": "2"} if inner.status in STATUS_INKS else {}
-        label, border = quoted(signed(inner.label, inner.status)), "; ".join(f'{k}="{v}"' for k, v in lines.items())
+        label, border = (
+            quoted(signed_label(inner.label, inner.status)),
+            "; ".join(f'{k}="{v}"' for k, v in lines.items()),
+        )
         yield f"{indent}    label={label}; labeljust=l; fontsize=12; margin=14; {border}"
         inside = [*_inside(picture, inner.id, indent + "    ")]
         yield from inside or [f"{indent}    {inner.id}_empty [shape=point, style=invis]"]  # else it is not drawn

@@ -62,10 +62,12 @@ WRITERS: Mapping[type[Drawing], Writers] = {
 }
 
 
-def format_of(ending: str, where: str) -> str:
-    """Return the format for a file extension with its dot, in either case. Raises UsageError for an unknown one.
+def format_for_extension(ending: str, where: str) -> str:
+    """Return the name of the format for a file extension with its dot, such as ".gv", in upper or lower case.
 
-    >>> format_of(".gv", "a.gv")
+    `where` is the file's name in errors. Raises UsageError, with the nearest extension, for an unknown one.
+
+    >>> format_for_extension(".gv", "a.gv")
     'dot'
     """
     if ending.lower() in ENDINGS:
@@ -75,9 +77,10 @@ def format_of(ending: str, where: str) -> str:
 
 
 def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool = False) -> str:
-    """Return a picture in a text format: svg, mmd, md, dot or json; for other names, text for a terminal of this width.
+    """Return a picture as text in the format `name`: svg, mmd, md, dot or json; otherwise as text for a terminal.
 
-    Raises UsageError for a format that cannot draw such a picture.
+    `columns` is the width of the terminal, and with `colour` the text for it has escape codes. Raises UsageError for a
+    format that cannot draw such a picture, and for svg if Graphviz is needed and not installed.
     """
     match name:
         case "svg":
@@ -97,12 +100,18 @@ def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool
 
 
 def svg(drawing: Drawing, look: Look = ALONE) -> str:
-    """Return a picture as SVG. Raises UsageError if it has boxes and arrows and Graphviz is not installed."""
+    """Return a picture of any kind as SVG; `look` says whether it is embedded in a page.
+
+    Raises UsageError if the picture has boxes and arrows and Graphviz is not installed.
+    """
     return WRITERS[type(drawing)].svg(drawing, look)
 
 
 def mermaid_text(drawing: Drawing) -> str:
-    """Return a picture as Mermaid. Raises UsageError for a kind that Mermaid cannot draw."""
+    """Return a picture as Mermaid text.
+
+    Raises UsageError for a comparison, a scatter plot or curves, which Mermaid cannot draw.
+    """
     writers = WRITERS[type(drawing)]
     if writers.mermaid is None:
         raise UsageError.cannot_draw("Mermaid", writers.name, _DRAW_ALL)

@@ -12,14 +12,19 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.write.style import page_stylesheet
 from flowgraph.diagrams.write.svg.svg_frame import Look
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 TEMPLATES = Path(__file__).with_name("templates")
 STYLE = "page.css"
 SCRIPTS = (  # the last one starts the others
+    "page_elements.js",
     "page_theme.js",
     "page_pools.js",
     "page_keyboard.js",
@@ -35,7 +40,7 @@ TITLE_CHARACTERS, LINE_CHARACTERS, TEXT_CHARACTERS = 100, 300, 4000  # a heading
 
 @dataclass(frozen=True)
 class TableCell:
-    """What a cell of a table shows, and the number that its column is sorted by, if not by the text."""
+    """One cell of a table: its text, and the number by which its column is sorted instead of the text, if any."""
 
     text: str
     sort: float | None = None
@@ -43,10 +48,10 @@ class TableCell:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table in the order in which its rows rank; columns whose numbers, from 0, are in `numeric` are right-aligned.
+    """A table of a page; columns whose numbers, from 0, are in `numeric` are right-aligned.
 
-    `pools` names the pool of each row ("" for none), where rows belong to pools. Next to a picture a table is folded
-    unless it is `shown`. Row n is linked with the picture's dot n.
+    `pools` has the pool of each row, "" for none, if rows belong to pools. A table that is next to a picture is folded
+    unless it is `shown`. Row n is linked with dot n of the picture.
     """
 
     heads: tuple[str, ...]
@@ -70,9 +75,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page: its key facts as (name, value), its sections, and the pools that you can filter by, in order.
+    """A whole page: its key facts as (name, value), its sections, and the pools that a reader can filter by, in order.
 
-    Its pictures are drawn with `Look(embedded=True, pools=…)` of the same pools.
+    Its pictures must have been drawn with `Look(embedded=True, pools=…)` of the same pools.
     """
 
     title: str
@@ -83,22 +88,16 @@ class Page:
 
 
 def page_html(page: Page) -> str:
-    """Return a page as one HTML file; texts are escaped, and SVG pictures are inserted unchanged."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    """Return a page as one HTML file; texts are escaped, and SVG pictures are inserted unchanged.
 
+    The pictures must have no style sheets of their own (`Look(embedded=True)`).
+    """
     # The page's policy would refuse a picture's own style, and the reader's console would say so.
     assert not any("<style" in section.svg for section in page.sections), "draw with Look(embedded=True)"
-    styles, script = (asset(STYLE), page_stylesheet()), "\n".join(('"use strict";', *map(asset, SCRIPTS)))
-    templates = Environment(
-        loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return templates.get_template("page.html.j2").render(
+    styles, script = (read_asset(STYLE), page_stylesheet()), "\n".join(('"use strict";', *map(read_asset, SCRIPTS)))
+    return template("page.html.j2").render(
         page=page,
-        policy=policy(styles, script),
+        policy=content_security_policy(styles, script),
         styles=styles,
         script=script,
         heading=lambda title: clean(title, TITLE_CHARACTERS),
@@ -109,26 +108,42 @@ def page_html(page: Page) -> str:
     )
 
 
+def template(name: str) -> Template:
+    """Return the page template in the file `name`; it escapes inserted texts, and fails for names without a value."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return templates.get_template(name)
+
+
 def _cleaned(text: str, limit_characters: int) -> str:
     return clean(text, limit_characters) if text.strip() else ""
 
 
 def sort_key(cell: TableCell) -> str:
-    """Return the finite number by which a table cell is sorted, as text; "" if there is none."""
+    """Return the number by which a table cell is sorted, as text; "" if the cell has none or it is not finite."""
     return repr(float(cell.sort)) if cell.sort is not None and math.isfinite(cell.sort) else ""
 
 
-def policy(styles: tuple[str, ...], script: str) -> str:
-    """Return a Content-Security-Policy that allows only these styles and this script, by their hashes."""
-    allowed = " ".join(map(digest, styles))
+def content_security_policy(styles: tuple[str, ...], script: str) -> str:
+    """Return a Content-Security-Policy that allows only these style sheets and this script, by their hashes."""
+    allowed = " ".join(map(source_hash, styles))
     rest = "base-uri 'none'; form-action 'none'"
-    return f"default-src 'none'; style-src {allowed}; script-src {digest(script)}; {rest}"
+    return f"default-src 'none'; style-src {allowed}; script-src {source_hash(script)}; {rest}"
 
 
-def digest(source: str) -> str:
-    """Return the SHA-256 of a style or script as written in a Content-Security-Policy (CSP level 3, section 2.3.1).
+def source_hash(source: str) -> str:
+    """Return the SHA-256 of a style sheet or script in the form that a Content-Security-Policy needs.
 
-    >>> digest("")
+    Source: CSP level 3, section 2.3.1.
+
+    >>> source_hash("")
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
     """
     hashed = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
@@ -136,6 +151,6 @@ def digest(source: str) -> str:
 
 
 @cache
-def asset(name: str) -> str:
-    """Return the text of a style sheet or script of a page."""
+def read_asset(name: str) -> str:
+    """Return the text of the file `name` in the folder of page templates: a style sheet or a script. Cached."""
     return TEMPLATES.joinpath(name).read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ class StyleRule:
 
 
 def rules() -> Iterator[StyleRule]:
-    """Yield every style rule; general rules come before specific ones."""
+    """Yield every style rule of pictures; general rules come before specific ones, as CSS requires."""
     yield StyleRule("text", f"fill:#1f2328;font-family:{FONT};font-size:{SIZE_PX:g}px", "fill:#e6edf3")
     yield StyleRule(".page", "fill:#ffffff", "fill:#0d1117")
     yield StyleRule(".small", f"font-size:{SMALL_PX:g}px")
@@ -110,7 +110,7 @@ def chart_rules() -> Iterator[StyleRule]:
 
 
 def stylesheet(classes: Collection[str]) -> str:
-    """Return the CSS for a stand-alone picture, with only the rules for these classes.
+    """Return the CSS of a picture that is not in a page, with only the rules that these CSS classes need.
 
     The viewer's `prefers-color-scheme` selects light or dark.
     """
@@ -130,10 +130,10 @@ def classes_in(selector: str) -> set[str]:
 
 
 def page_stylesheet() -> str:
-    """Return the CSS for pictures that are embedded in an HTML page.
+    """Return the CSS of all pictures that are embedded in an HTML page.
 
-    The page's `data-theme` selects light or dark; without it, the viewer's `prefers-color-scheme` does.
-    Prints are light.
+    The page's `data-theme` selects light or dark; without it, the viewer's `prefers-color-scheme` does. Prints are
+    light.
     """
     light = [f".fg {rule.selector}{{{rule.light}}}" for rule in rules()]
     dark = [rule for rule in rules() if rule.dark]

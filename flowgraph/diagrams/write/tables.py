@@ -12,7 +12,7 @@ from flowgraph.diagrams.model.charts import Comparison, Curves, DotMark, Drawing
 from flowgraph.diagrams.model.labels import SIGNS
 from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
 from flowgraph.diagrams.model.quantities import show_s
-from flowgraph.diagrams.model.series import known
+from flowgraph.diagrams.model.series import drawable_points
 from flowgraph.diagrams.model.ticks import number_text
 from flowgraph.diagrams.write.page import PageTable, TableCell
 
@@ -40,12 +40,12 @@ def _seconds(seconds: float | None) -> Cell:
 
 
 @singledispatch
-def table_of(drawing: Drawing) -> PageTable:
-    """Return the contents of a picture as a table, in the picture's order."""
+def picture_table(drawing: Drawing) -> PageTable:
+    """Return the data of a picture as a table, with rows in the picture's order."""
     raise AssertionError(f"each kind of picture has a table: {type(drawing)}")
 
 
-@table_of.register
+@picture_table.register
 def _(picture: Picture) -> PageTable:
     names = {box.id: box.label[0] for box in picture.boxes}
     frames = {frame.id: frame.label for frame in picture.frames}
@@ -58,7 +58,7 @@ def _(picture: Picture) -> PageTable:
     return _table("name, kind, in, reads, more", rows)
 
 
-@table_of.register
+@picture_table.register
 def _(lanes: Lanes) -> PageTable:
     rows, pools = list[tuple[Cell, ...]](), list[str]()
     for lane in lanes.lanes:
@@ -70,7 +70,7 @@ def _(lanes: Lanes) -> PageTable:
     return _table(heads, rows, numeric=(4, 5, 6), pools=tuple(pools))
 
 
-@table_of.register
+@picture_table.register
 def _(chart: MemoryChart) -> PageTable:
     rows, pools = list[tuple[Cell, ...]](), list[str]()
     for store in chart.stores:
@@ -84,7 +84,7 @@ def _(chart: MemoryChart) -> PageTable:
     return _table(heads, rows, numeric=(2, 3, 4), pools=tuple(pools))
 
 
-@table_of.register
+@picture_table.register
 def _(comparison: Comparison) -> PageTable:
     rows = list[tuple[Cell, ...]]()
     for strip in comparison.strips:
@@ -93,7 +93,7 @@ def _(comparison: Comparison) -> PageTable:
     return _table("placement, a step takes, pools, why", rows, numeric=(1,))
 
 
-@table_of.register
+@picture_table.register
 def _(scatter: Scatter) -> PageTable:
     rows = [
         (_count(rank), dot.label, dot.about, _seconds(dot.seconds), _bytes(dot.memory_bytes), MARKS[dot.mark], dot.why)
@@ -103,7 +103,7 @@ def _(scatter: Scatter) -> PageTable:
     return _table(heads, rows, numeric=(0, 3, 4), shown=True)
 
 
-@table_of.register
+@picture_table.register
 def _(diagram: SequenceDiagram) -> PageTable:
     names = {actor.id: actor.label[0] for actor in diagram.actors}
     rows = [
@@ -113,11 +113,11 @@ def _(diagram: SequenceDiagram) -> PageTable:
     return _table("no., from, to, how, what", rows, numeric=(0,))
 
 
-@table_of.register
+@picture_table.register
 def _(curves: Curves) -> PageTable:
     rows = list[tuple[Cell, ...]]()
     for series in curves.series:
-        values = [value for _, value in known(series) if value is not None]
+        values = [value for _, value in drawable_points(series) if value is not None]
         summary = (values[0], values[-1], min(values), max(values)) if values else ()
         numbers = [TableCell(number_text(value), value) for value in summary] or [TableCell("")] * 4
         rows.append((series.name, series.unit, *numbers))

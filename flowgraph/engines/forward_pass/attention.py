@@ -84,7 +84,7 @@ class PackedAttention:
 
     def _mask(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         """Attend over all pairs of tokens under an explicit mask: the reference, which needs N² memory."""
-        mask = self._cached(window, lambda: seen(self.segments, window, self.device))
+        mask = self._cached(window, lambda: segment_mask(self.segments, window, self.device))
         return _sdpa(query, key, value, mask, scale).transpose(1, 2)
 
     def _varlen(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
@@ -110,7 +110,7 @@ class PackedAttention:
 
     def _flex(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         """Attend with compiled flex attention, on CUDA, which skips blocks of the mask that are false everywhere."""
-        mask = self._cached(window, lambda: blocks(self.segments, window, self.device))
+        mask = self._cached(window, lambda: flex_block_mask(self.segments, window, self.device))
         grouped = key.shape[1] != query.shape[1]
         out: Tensor = _compiled_flex()(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)
         return out.transpose(1, 2)
@@ -121,10 +121,11 @@ class PackedAttention:
         return self._cache[name]
 
 
-def seen(segments: Segments, window: int | None, device: Any) -> Tensor:
-    """Return the attention mask [N, N] of bool: entry [i, j] is true if token i attends to token j.
+def segment_mask(segments: Segments, window: int | None, device: Any) -> Tensor:
+    """Return the attention mask [N, N] of packed tokens: entry [i, j] is true if token i attends to token j.
 
-    With a `window`, a token attends only to itself and to the `window` - 1 tokens before it.
+    A token attends to itself, to the earlier tokens of its run, and to all tokens of the run that its run continues;
+    with a `window`, only to those of them that are less than `window` positions before it.
     """
     token = torch.arange(int(segments.tokens.sum()), device=device)
     mask: Tensor = _sees(segments, window, device)(token[:, None], token[None])
@@ -148,11 +149,11 @@ def _sees(segments: Segments, window: int | None, device: Any) -> Callable[[Any,
 
 
 def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[int, int]]:
-    """Return the inputs of variable-length attention: key indices, cumulative lengths, and the longest lengths.
+    """Return the inputs of variable-length attention over packed tokens: key indices, cumulative and longest lengths.
 
     The indices [keys] select the keys of all runs, one run after another. The cumulative lengths are two int32 tensors
-    [runs + 1], for queries and for keys, that start at 0. The longest lengths are those of queries and of keys in one
-    run.
+    [runs + 1], for queries and for keys, that start at 0. The longest lengths are the largest numbers of queries and of
+    keys in one run.
     """
     keys = segments.before + segments.tokens
     counts = np.stack([segments.before, segments.tokens], 1).reshape(-1)
@@ -162,8 +163,8 @@ def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Ten
     return torch.from_numpy(index).to(device), ends_of, (int(segments.tokens.max()), int(keys.max()))
 
 
-def blocks(segments: Segments, window: int | None, device: Any) -> Any:
-    """Return the block mask of flex attention that is equivalent to the mask of `seen`."""
+def flex_block_mask(segments: Segments, window: int | None, device: Any) -> Any:
+    """Return the block mask for torch's flex attention that is equivalent to the result of `segment_mask`."""
     untyped: Any = flex
     sees, count = _sees(segments, window, device), int(segments.tokens.sum())
     return untyped.create_block_mask(
@@ -208,13 +209,16 @@ def _repeated(tensor: Tensor, heads: int) -> Tensor:
 # ------------------------------------------------------------------------------------------- transformers
 
 
-def switchable(model: Any) -> str:
-    """Return the reason why a model's configuration does not allow packed attention, or "" if it does."""
+def attention_obstacle(model: Any) -> str:
+    """Return the reason why a model's attention cannot be replaced by packed attention, or "" if it can.
+
+    Only attention that is configured as `sdpa`, or as packed attention already, can be replaced.
+    """
     unknown = {str(config._attn_implementation) for config in _configs(model)} - {"sdpa", NAME}
     return f"its attention is {', '.join(sorted(unknown))}, and not sdpa" if unknown else ""
 
 
-def switch(model: Any, name: str = NAME) -> None:
+def set_attention(model: Any, name: str = NAME) -> None:
     """Select the attention function of a model's layers, in place: packed attention, or `name`, such as "sdpa"."""
     library = transformers()
     library.AttentionInterface.register(NAME, _layer_attention)

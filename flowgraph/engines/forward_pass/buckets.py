@@ -52,9 +52,10 @@ class Bucket:
 
 
 def bucketed(segments: Segments, width: int, device: Any) -> tuple[list[Bucket], Tensor]:
-    """Sort runs into buckets; return the buckets, and the index [N] of each packed token in their concatenated outputs.
+    """Sort runs of packed tokens into buckets of similar lengths, and return the buckets and an index [N].
 
-    `width` is heads · head size of the queries. Runs with a context and runs without one are never in the same bucket.
+    The index has the position of each packed token in the concatenated outputs of the buckets. `width` is the number of
+    query heads times the head size. Runs with a context and runs without one are never in the same bucket.
     """
     keys = segments.before + segments.tokens
     cuts = [

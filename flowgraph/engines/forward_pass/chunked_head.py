@@ -15,6 +15,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from flowgraph.engines.forward_pass.decode import full_precision
+from flowgraph.engines.forward_pass.truncation import truncated
+from flowgraph.language.handle import WHOLE_VOCABULARY, Truncation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,22 +26,31 @@ _SCALES = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale"
 """Settings of models that change logits after the head, and the value that leaves them unchanged."""
 
 
-def read_logits(logits: Tensor, tokens: Tensor, names: Sequence[str], temperature: float) -> list[Tensor]:
+def read_logits(
+    logits: Tensor,
+    tokens: Tensor,
+    names: Sequence[str],
+    temperature: float,
+    truncation: Truncation = WHOLE_VOCABULARY,
+) -> list[Tensor]:
     """Return the statistics `names` of `tokens` [...] under `logits` [..., V]: for each name, in order, a tensor [...].
 
     The names are `logprobs` (nats), `entropy` (nats) and `square_probs` (the sum of squared probabilities). Logits are
-    divided by `temperature`, unless it is 0.
+    divided by `temperature`, unless it is 0. Tokens that `truncation` leaves out have probability 0, except `tokens`.
     """
     logits = full_precision(logits)
     if temperature not in (0, 1):
         logits = logits / temperature
+    if truncation != WHOLE_VOCABULARY:
+        logits = truncated(logits, truncation, tokens)
     norm = logits.logsumexp(-1)
 
     def statistic(name: str) -> Tensor:
         if name == "logprobs":
             return logits.gather(-1, tokens[..., None])[..., 0] - norm
         if name == "entropy":
-            return norm - (torch.softmax(logits, -1) * logits).sum(-1)
+            finite = logits if truncation == WHOLE_VOCABULARY else logits.masked_fill(logits.isneginf(), 0.0)
+            return norm - (torch.softmax(logits, -1) * finite).sum(-1)
         assert name == "square_probs", name
         return ((2 * logits).logsumexp(-1) - 2 * norm).exp()
 
@@ -48,12 +59,19 @@ def read_logits(logits: Tensor, tokens: Tensor, names: Sequence[str], temperatur
 
 @contextlib.contextmanager
 def stats_head(
-    model: Any, reads: Tensor, tokens: Tensor, names: Sequence[str], temperature: float, chunk_tokens: int | None
+    model: Any,
+    reads: Tensor,
+    tokens: Tensor,
+    names: Sequence[str],
+    temperature: float,
+    chunk_tokens: int | None,
+    truncation: Truncation = WHOLE_VOCABULARY,
 ) -> Generator[None]:
-    """Make a language model return statistics [1, n, names] instead of logits inside the `with` block.
+    """Make a language model return statistics [1, n, len(names)] instead of logits inside the `with` block.
 
     They are statistics of the tokens `tokens` [n] under the logits at the positions `reads` [n] of the packed row.
-    `chunk_tokens` is the largest number of tokens in a chunk; None: as many as give 2**24 logits.
+    `names`, `temperature` and `truncation` are those of `read_logits`. `chunk_tokens` is the largest number of tokens
+    in a chunk; None: as many as give 2**24 logits.
     """
     head, config = model.get_output_embeddings(), model.config.get_text_config()
     original = head.forward
@@ -65,7 +83,8 @@ def stats_head(
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def chunk(hidden: Tensor, tokens: Tensor) -> Tensor:
-        return torch.stack(read_logits(scaled(original(hidden[None])), tokens[None], names, temperature), -1)
+        logits = scaled(original(hidden[None]))
+        return torch.stack(read_logits(logits, tokens[None], names, temperature, truncation), -1)
 
     def forward(hidden: Tensor) -> Tensor:
         picked = hidden[0].index_select(0, reads)

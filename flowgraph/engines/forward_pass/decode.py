@@ -10,36 +10,61 @@ Source: Gumbel-max trick, Maddison, Tarlow and Minka 2014, arXiv 1411.0030, sect
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from flowgraph.engines.forward_pass.truncation import truncated
 from flowgraph.errors import LawError
-from flowgraph.language.handle import Completion, SampleRequest
+from flowgraph.language.handle import WHOLE_VOCABULARY, Completion, SampleRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+LOOK_TOKENS = 8  # between two looks for a text that ends a response
+
+
 @dataclass
 class _SampleState:
     request: SampleRequest
+    ends: frozenset[int]
     noise: Any  # numpy Generator, read in order of position
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     finished: bool = False
+    seen: Tensor | None = None  # [V] bool: the tokens of context and response, if a penalty is on them
 
 
-def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], version: int) -> list[Completion]:
-    """Generate one sample for each request, all in one batch; `ends` are the token ids that end a response.
+def decode(
+    model: Any,
+    requests: Sequence[SampleRequest],
+    ends: frozenset[int],
+    version: int,
+    stopped: Callable[[SampleRequest, Sequence[int]], bool] | None = None,
+) -> list[Completion]:
+    """Generate one sample for each request, all in one batch; `ends` are the token ids at which the model ends one.
 
-    `version` is the version of the weights, which each completion records. Raises LawError, which names the prompt, if
-    the model's logits are NaN or infinite.
+    `version` is the version of the weights, which each completion records. `stopped(request, tokens)` says whether
+    `tokens` contain a text that ends the response; it is called after every 8 tokens of a request with such texts, and
+    if it returns True, the row leaves the batch. Its completion contains all tokens up to there, so the caller must cut
+    it. Raises LawError, which names the prompt, if the model's logits are NaN or infinite.
     """
-    rows = [_SampleState(request, request.key.generator(request.prompt, request.sample)) for request in requests]
+    rows = [
+        _SampleState(request, request.ends(ends), request.key.generator(request.prompt, request.sample))
+        for request in requests
+    ]
+
+    def goes_on(row: _SampleState) -> bool:
+        if row.finished or len(row.tokens) >= row.request.max_tokens:
+            return False
+        if stopped is None or not row.request.stopping.texts or len(row.tokens) % LOOK_TOKENS:
+            return True
+        return not stopped(row.request, row.tokens)
+
     active = list(rows)
     with torch.inference_mode():  # measured: a tenth less than no_grad
         contexts, device = [request.context for request in requests], next(model.parameters()).device
@@ -47,8 +72,8 @@ def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], 
         logits, cache, mask = out.logits[:, -1][index], out.past_key_values, mask[index]
         cache.batch_select_indices(index)
         while True:
-            _choose(active, logits, ends)
-            keep = [i for i, r in enumerate(active) if not r.finished and len(r.tokens) < r.request.max_tokens]
+            _choose(active, logits)
+            keep = [i for i, row in enumerate(active) if goes_on(row)]
             if not keep:
                 break
             if len(keep) < len(active):
@@ -66,10 +91,11 @@ def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], 
 def read_distinct(
     model: Any, contexts: Sequence[tuple[int, ...]], device: Any, **options: Any
 ) -> tuple[Any, Tensor, Tensor]:
-    """Run the model once on each distinct context; return its output, the mask [G, P], and the row [B] of each context.
+    """Run the model once on the distinct contexts; return its output, the mask [G, P], and an index [B] into G.
 
-    G is the number of distinct contexts, P the longest of them, and a row is an index into G. A context without tokens
-    is computed as one token of id 0. `options` are passed to the model.
+    G is the number of distinct contexts, and P the length of the longest. The index has the place of each of `contexts`
+    among the distinct ones. A context without tokens is computed as one token of id 0. `options` are passed to the
+    model.
     """
     row = {context: i for i, context in enumerate(dict.fromkeys(contexts))}
     ids, mask = pad_left([context or (0,) for context in row], device)
@@ -79,7 +105,10 @@ def read_distinct(
 
 
 def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tensor]:
-    """Return token lists padded on the left as ids [B, P], and their mask [B, P], which is 0 at padding."""
+    """Return lists of token ids padded on the left, as a tensor [B, P], and their mask [B, P].
+
+    Padding has id 0 and is 0 in the mask; P is the length of the longest list.
+    """
     width = max((len(context) for context in contexts), default=0)
     ids, mask = torch.zeros(len(contexts), width, dtype=torch.long), torch.zeros(len(contexts), width, dtype=torch.long)
     for i, context in enumerate(contexts):
@@ -88,14 +117,17 @@ def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Ten
     return ids.to(device), mask.to(device)
 
 
-def _choose(rows: Sequence[_SampleState], logits: Tensor, ends: frozenset[int]) -> None:
+def _choose(rows: Sequence[_SampleState], logits: Tensor) -> None:
     """Append one token to each row: the keyed sample, or the argmax at temperature 0.
 
     Each row has its own stream of Gumbel noise. In float32, which takes a third of the time, the noise is at most 16.6:
     a token with p < 6e-8 is almost never sampled. Raises LawError for log-probs that are NaN or infinite.
     """
     heat = torch.tensor([row.request.temperature for row in rows], device=logits.device)[:, None]
-    scaled = full_precision(logits) / torch.where(heat > 0, heat, torch.ones_like(heat))
+    scaled = _penalized(rows, full_precision(logits)) / torch.where(heat > 0, heat, torch.ones_like(heat))
+    for truncation in {row.request.truncation for row in rows} - {WHOLE_VOCABULARY}:
+        of_rows = [i for i, row in enumerate(rows) if row.request.truncation == truncation]
+        scaled[of_rows] = truncated(scaled[of_rows], truncation)
     noise, warm = torch.zeros_like(scaled), [i for i, row in enumerate(rows) if row.request.temperature > 0]
     if warm:
         uniform = np.empty((len(warm), scaled.shape[1]), dtype=np.float32)
@@ -111,13 +143,32 @@ def _choose(rows: Sequence[_SampleState], logits: Tensor, ends: frozenset[int]) 
             raise LawError(f"the model gives no probabilities at {at}: its logits are NaN or infinite", hint=hint)
         state.tokens.append(token)
         state.logprobs.append(logprob)
-        state.finished = token in ends
+        state.finished = token in state.ends
+
+
+def _penalized(rows: Sequence[_SampleState], logits: Tensor) -> Tensor:
+    """Return logits [B, V] after each row's repetition penalty.
+
+    Source: Keskar et al. 2019 (CTRL), arXiv 1909.05858, section 4.1. Deviation: it multiplies negative logits, so that
+    a penalty above 1 makes every such token less likely, as in transformers and vLLM.
+    """
+    penalties = {i: row.request.repetition_penalty for i, row in enumerate(rows) if row.request.repetition_penalty != 1}
+    logits = logits.clone() if penalties else logits
+    for i, penalty in penalties.items():
+        row = rows[i]
+        if row.seen is None:
+            row.seen = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device)
+            row.seen[list(row.request.context)] = True
+        row.seen[row.tokens[-1:]] = True
+        of_row = logits[i]
+        logits[i] = torch.where(row.seen, torch.where(of_row > 0, of_row / penalty, of_row * penalty), of_row)
+    return logits
 
 
 def computes_on(model: Any, device: torch.device) -> None:
-    """Record the device on which a model computes, for `device_of`.
+    """Record `device` in a model as the device on which it computes, for `device_of`.
 
-    Its weights may be in the memory of another device.
+    The weights of the model may be in the memory of another device.
     """
     model.flowgraph_device = device
 

@@ -9,11 +9,12 @@ each call, and wait for each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowgraph.engines.forward_pass.packed import Packing, read_packed
 from flowgraph.engines.forward_pass.packing import packed_tokens
-from flowgraph.engines.forward_pass.packing_probe import GIVES, choose, padded_because
+from flowgraph.engines.forward_pass.packing_probe import GIVES, choose_packing, padding_reason
 from flowgraph.engines.forward_pass.padded import read_padded, score_texts
 from flowgraph.errors import LawError
 from flowgraph.language.handle import ResponseRows, TokenStats
@@ -31,12 +32,12 @@ def forward_stats(
     packing: Packing | Literal["chosen"] | None = "chosen",
     sequence: ProcessRanks | None = None,
 ) -> TokenStats:
-    """Return the `names` statistics of each response token [B, T], or the score of each text [B].
+    """Return the statistics `names` of each response token [B, T], or the score of each text [B].
 
     Values beyond a row's length are zero. Without rows, the model still runs on one token, and gradients are zero.
-    `packing` None uses padded rows; by default `choose` decides once for each model. All peers of `sequence` pass the
-    same rows, each runs a slice of the packed tokens, and all get the same statistics; the full gradient is the sum
-    over the peers.
+    `packing` says how the model runs on packed tokens; None uses padded rows, and "chosen" uses the result of
+    `choose_packing`. All peers of `sequence` pass the same rows, each runs a slice of the packed tokens, and all get
+    the same statistics; the full gradient is the sum over the peers.
 
     Raises LawError for statistics that the model's head does not give, and for several peers if the model needs padded
     rows.
@@ -44,22 +45,22 @@ def forward_stats(
     head = head_of(model)
     unknown = sorted(set(names) - set(GIVES[head]))
     if unknown:
-        raise LawError(f"this model's head gives {', '.join(GIVES[head])}, and no {', '.join(unknown)}")
-    packing = choose(model) if packing == "chosen" else packing
+        raise LawError(f"this model's head gives {', '.join(GIVES[head])}, but not {', '.join(unknown)}")
+    packing = choose_packing(model) if packing == "chosen" else packing
     if packing is not None:
         return read_packed(model, rows, names, packing, sequence)[0]
     if sequence is not None and sequence.count > 1:
-        why = padded_because(model) or "padded rows were asked for"
-        hint = "let the plan give this model's ranks other rows each: data parallel, not sequence parallel"
+        why = padding_reason(model) or "padded rows were requested"
+        hint = "in the plan, give each rank of this model its own rows: data parallel, not sequence parallel"
         raise LawError(f"{sequence.count} ranks cannot share a sequence: {why}", hint=hint)
     return TokenStats(score=score_texts(model, rows)) if head == "score" else read_padded(model, rows, names, head)
 
 
-def cut(rows: ResponseRows, forward_tokens: int, *, padded: bool = False) -> list[ResponseRows]:
-    """Split rows, in order, into parts of at most `forward_tokens` tokens; a longer row is a part by itself.
+def split_rows(rows: ResponseRows, forward_tokens: int, *, padded: bool = False) -> list[ResponseRows]:
+    """Split rows, in order, into parts of at most `forward_tokens` tokens, and return the parts.
 
-    With `padded`, padding counts as tokens. Otherwise, adjacent rows of a part that have the same context count it
-    once. Without rows, the result is one empty part.
+    A longer row is a part by itself. With `padded`, padding counts as tokens. Otherwise, adjacent rows of a part that
+    have the same context count it once. Without rows, the result is one empty part.
     """
     count = len(rows.tokens)
     if padded:
@@ -74,11 +75,11 @@ def cut(rows: ResponseRows, forward_tokens: int, *, padded: bool = False) -> lis
                 starts.append(row)
                 filled = unshared
     return [
-        ResponseRows(
-            rows.context.slice(start, stop - start),
-            rows.tokens[start:stop],
-            rows.lengths[start:stop],
-            rows.temperature,
+        replace(
+            rows,
+            context=rows.context.slice(start, stop - start),
+            tokens=rows.tokens[start:stop],
+            lengths=rows.lengths[start:stop],
         )
         for start, stop in zip(starts, [*starts[1:], max(count, 1)], strict=True)
     ]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from flowgraph.engines.forward_pass.attention import PackedAttention, Way, switch
+from flowgraph.engines.forward_pass.attention import PackedAttention, Way, set_attention
 from flowgraph.engines.forward_pass.chunked_head import read_logits, stats_head
 from flowgraph.engines.forward_pass.decode import device_of, full_precision
-from flowgraph.engines.forward_pass.packing import Packed, laid_out, pack
+from flowgraph.engines.forward_pass.packing import Packed, pack, stats_by_row
 from flowgraph.engines.forward_pass.sequence_parallel import all_stats
 from flowgraph.language.handle import ResponseRows, TokenStats
 from flowgraph.models.heads import head_of
@@ -60,16 +60,17 @@ def read_packed(
     *,
     masked: bool = True,
 ) -> tuple[TokenStats, PackedAttention]:
-    """Return the statistics of each response token [B, T], and the attention object of the pass.
+    """Return the statistics `names` of each response token [B, T], and the attention object of the pass.
 
-    Each peer of `sequence` runs a slice of the tokens and returns the statistics of all of them. With `masked` False,
-    the model computes its own attention masks.
+    The model is called once, after its attention is replaced by packed attention. `packing` says how it runs on packed
+    tokens. Each peer of `sequence` runs a slice of the tokens and returns the statistics of all of them. With `masked`
+    False, the model computes its own attention masks.
     """
     sequence = sequence if sequence is not None and sequence.count > 1 else None
     rank, count = (0, 1) if sequence is None else (sequence.rank, sequence.count)
     device = device_of(model)
     packed = pack(rows, count)
-    part = sliced(packed, rank, count, device)
+    part = peer_slice(packed, rank, count, device)
     attention = PackedAttention(packed.segments, packing.attention, device, sequence)
     inputs = {
         "input_ids": part.ids,
@@ -79,26 +80,27 @@ def read_packed(
         # A mask of four dimensions counts as prepared: the model makes none.
         "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device) if masked else None,
     }
-    switch(model)
+    set_attention(model)
     if head_of(model) == "values":
         stats = full_precision(model(**inputs).logits)[0].index_select(0, part.reads)
     elif packing.chunked:
-        with stats_head(model, part.reads, part.targets, names, rows.temperature, packing.chunk_tokens):
+        distribution = rows.temperature, packing.chunk_tokens, rows.truncation
+        with stats_head(model, part.reads, part.targets, names, *distribution):
             stats = model(**inputs).logits[0]
     else:
         logits = model(**inputs).logits[0].index_select(0, part.reads)
-        stats = torch.stack(read_logits(logits, part.targets, names, rows.temperature), -1)
+        stats = torch.stack(read_logits(logits, part.targets, names, rows.temperature, rows.truncation), -1)
     if sequence is not None:
         stats = all_stats(stats, sequence)
     columns = dict(zip(names, stats.index_select(0, part.order).unbind(-1), strict=True))
-    return TokenStats(**laid_out(columns, packed, rows.tokens.device)), attention
+    return TokenStats(**stats_by_row(columns, packed, rows.tokens.device)), attention
 
 
-def sliced(packed: Packed, rank: int, count: int, device: Any) -> PeerSlice:
-    """Return slice `rank` of packed tokens that are cut into `count` equal slices.
+def peer_slice(packed: Packed, rank: int, count: int, device: Any) -> PeerSlice:
+    """Return slice `rank` of packed tokens that are cut into `count` equal slices, as tensors on `device`.
 
-    A slice without response tokens computes statistics of its first token, so that every peer has a gradient, which may
-    be zero. `count` must divide the number of tokens.
+    `count` must divide the number of tokens. A slice without response tokens computes statistics of its first token, so
+    that every peer has a gradient, which may be zero.
     """
     width = len(packed.ids) // count
     peer = packed.reads // width

@@ -55,15 +55,16 @@ class Packed:
 
 
 def pack(rows: ResponseRows, multiple: int = 1) -> Packed:
-    """Return rows packed one after another, padded with tokens of id 0 to a multiple of `multiple` tokens.
+    """Return rows as one row of packed tokens, padded with tokens of id 0 to a multiple of `multiple` tokens.
 
-    The last token of each response is left out, since its logits are not used. Without rows, the result has at least
-    one token of id 0. Raises LawError for an empty context.
+    Each distinct context comes once, followed by the responses to it. The last token of each response is left out,
+    since its logits are not used. Without rows, the result has at least one token of id 0. Raises LawError for an empty
+    context.
     """
     lengths = rows.lengths.numpy(force=True).astype(np.int64)
     values, offsets, sizes, group = _distinct(rows.context)
     if not sizes.all():
-        raise LawError("a response to 0 tokens has nothing that its first token could be read after")
+        raise LawError("a response to 0 tokens has no token that its first token could follow")
     inputs = np.maximum(lengths - 1, 0)  # tokens of each response
     # Contexts [G] and then responses [B], laid out with each context before what continues it.
     count = np.concatenate([sizes, inputs])
@@ -93,7 +94,7 @@ def pack(rows: ResponseRows, multiple: int = 1) -> Packed:
 
 
 def packed_tokens(rows: ResponseRows, *, shared: bool = True) -> Ints:
-    """Return the number of tokens that each row adds to a pass [B]: its response, and its context if that is new.
+    """Return the number of packed tokens [B] that each row adds to a pass: its response, and its context if new.
 
     A context is new if the previous row has another one. The last token of a response does not count. With `shared`
     False, every row's context counts.
@@ -115,8 +116,11 @@ def ranges(start: Ints, count: Ints) -> Ints:
     return np.repeat(start - ends + count, count) + np.arange(int(ends[-1]) if len(ends) else 0)
 
 
-def laid_out(stats: Mapping[str, Tensor], packed: Packed, device: Any) -> dict[str, Tensor]:
-    """Return each statistic [n] of the response tokens as a tensor [B, T] on `device`, zero beyond a row's length."""
+def stats_by_row(stats: Mapping[str, Tensor], packed: Packed, device: Any) -> dict[str, Tensor]:
+    """Return statistics of response tokens as tensors [B, T] on `device`, zero beyond a row's length, by name.
+
+    `stats` has the statistics of all response tokens [n], row after row, by name; `packed` has the lengths of the rows.
+    """
     inside = torch.arange(packed.shape[1]) < torch.from_numpy(packed.lengths)[:, None]
     inside = inside.to(device)
     return {

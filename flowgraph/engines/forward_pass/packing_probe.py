@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 import torch
 
-from flowgraph.engines.forward_pass.attention import Way, requested_windows, switch, switchable
+from flowgraph.engines.forward_pass.attention import Way, attention_obstacle, requested_windows, set_attention
 from flowgraph.engines.forward_pass.packed import Packing, read_packed
 from flowgraph.engines.forward_pass.packing import pack
 from flowgraph.engines.forward_pass.padded import read_padded
@@ -37,12 +37,12 @@ GIVES: Mapping[Head, tuple[str, ...]] = {
 """The statistics that a model with each kind of head can compute."""
 
 
-def choose(model: Any, *, half: bool = False) -> Packing | None:
-    """Return how a model runs on packed tokens, or None if it needs padded rows (`padded_because` gives the reason).
+def choose_packing(model: Any, *, half: bool = False) -> Packing | None:
+    """Return how a model runs on packed tokens, or None if it needs padded batches (`padding_reason` says why).
 
     The first call runs the model a few times on about ten tokens, without gradients; all ranks that share a sharded
-    model must make it. The model is unchanged. `half` means that passes will compute in bfloat16, whatever the dtype of
-    the weights.
+    model must make it. The model is unchanged, and later calls return the first result. `half` means that passes will
+    compute in bfloat16, whatever the dtype of the weights.
     """
     if model not in CHOSEN:
         device = next(model.parameters()).device.type
@@ -51,18 +51,22 @@ def choose(model: Any, *, half: bool = False) -> Packing | None:
     return CHOSEN[model][0]
 
 
-def padded_because(model: Any) -> str:
-    """Return a sentence that explains why a model needs padded rows, or "" if it runs on packed tokens."""
-    choose(model)
+def padding_reason(model: Any) -> str:
+    """Return a sentence that explains why a model needs padded batches, or "" if it can run on packed tokens.
+
+    The first call for a model runs it on a few tokens, as `choose_packing` does; all ranks of a sharded model must make
+    that call.
+    """
+    choose_packing(model)
     return CHOSEN[model][1]
 
 
 def _probe(model: Any) -> tuple[Packing | None, str]:
     name, head, names = type(model).__name__, head_of(model), GIVES[head_of(model)]
     if head == "score":
-        return None, f"{name} gives a number for a whole text: texts are read padded"
-    if why := switchable(model):
-        return None, f"{name} reads padded rows: {why}"
+        return None, f"{name} gives one number for a whole text, so texts are padded"
+    if why := attention_obstacle(model):
+        return None, f"{name} uses padded rows: {why}"
     ways: list[Way] = ["segments"]  # the fastest first
     if next(model.parameters()).device.type == "cuda":
         half = torch.is_autocast_enabled("cuda") or model.dtype in (torch.float16, torch.bfloat16)
@@ -79,7 +83,7 @@ def _probe(model: Any) -> tuple[Packing | None, str]:
                 why = _difference(model, packing, expected)
                 if not why:
                     return packing, ""
-    return None, f"{name} reads padded rows: {why}"
+    return None, f"{name} uses padded rows: {why}"
 
 
 def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
@@ -97,9 +101,9 @@ def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
     except Exception as error:  # noqa: BLE001 - a model may fail on packed tokens in any way, and then reads padded rows
         return f"packed tokens are refused ({type(error).__name__}: {error})"
     finally:
-        switch(model, "sdpa")
+        set_attention(model, "sdpa")
     if missed := windows[0] - {None} - windows[1]:
-        return f"its layers attend to spans of {', '.join(map(str, missed))} tokens, and do not say so to attention"
+        return f"its layers attend to spans of {', '.join(map(str, missed))} tokens, but do not pass them to attention"
     full = model.dtype.itemsize >= 4 and not torch.is_autocast_enabled("cuda")
     limit = LIMIT if results[0].dtype.itemsize >= 4 and full else HALF_LIMIT
     distance = 0.0
@@ -107,7 +111,7 @@ def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
         same_shape = result.shape == reference.shape
         off = float((result - reference).abs().max() / reference.abs().max().clamp(min=1.0)) if same_shape else math.inf
         distance = max(distance, off if math.isfinite(off) else math.inf)
-    return "" if distance <= limit else f"packed tokens have another answer, {distance:.2g} away"
+    return "" if distance <= limit else f"packed tokens change the result by {distance:.2g}"
 
 
 def _rows(model: Any) -> ResponseRows:

@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 
 
 def read_padded(model: Any, rows: ResponseRows, names: Sequence[str], head: Head) -> TokenStats:
-    """Return the `names` statistics of each response token [B, T], zero beyond a row's length, from two model calls.
+    """Return the statistics `names` of each response token [B, T], zero beyond a row's length, from two model calls.
 
-    The first call runs all distinct contexts without their last token; a context of one token runs a token that the
-    mask hides. The second call runs the last context token and the response. `head` is "tokens" or "values". A language
-    model makes the cache itself and computes only the last logits of the first call; a classifier fills the cache that
-    it is given.
+    The first call runs all distinct contexts without their last token; for a context of one token, it runs a token that
+    the mask hides. The second call runs the last context token and the response. `head` is "tokens" or "values".
     """
     device, width = device_of(model), max(1, int(rows.lengths.max()) if len(rows.lengths) else 1)
     lengths, contexts = rows.lengths.to(device), rows.context.to_pylist() or [[0]]
@@ -58,7 +56,8 @@ def read_padded(model: Any, rows: ResponseRows, names: Sequence[str], head: Head
     if head == "values":
         stats = {"values": full_precision(out.logits)[..., 0]}
     else:
-        stats = dict(zip(names, read_logits(out.logits, tokens, names, rows.temperature), strict=True))
+        read = read_logits(out.logits, tokens, names, rows.temperature, rows.truncation)
+        stats = dict(zip(names, read, strict=True))
     padded = {name: stat.new_zeros(rows.tokens.shape, device=rows.tokens.device) for name, stat in stats.items()}
     for name, stat in stats.items():
         padded[name][:, :width] = stat[: len(rows.lengths)].masked_fill(~inside, 0.0).to(rows.tokens.device)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,17 @@ from torch.distributed.tensor import DTensor
 
 from flowgraph.cluster.plan import Offloaded
 from flowgraph.engines.forward_pass.forward import forward_stats
-from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.forward_pass.packing_probe import choose_packing
 from flowgraph.engines.fsdp.ranks import ProcessRanks
-from flowgraph.engines.fsdp.sharding import EVERYTHING, Grid, accumulates, forget, shard, whole
-from flowgraph.engines.model_state.optimizers import Optimizers, descend
+from flowgraph.engines.fsdp.sharding import (
+    EVERYTHING,
+    Grid,
+    accumulates_unreduced,
+    gather_full,
+    reset_after_failure,
+    shard,
+)
+from flowgraph.engines.model_state.optimizers import Optimizers, run_backward
 from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece
 from flowgraph.engines.model_state.torch_handle import TorchHandle
 from flowgraph.errors import LawError
@@ -57,9 +64,9 @@ class FsdpModel(TorchHandle):
         super().__post_init__()
         self._grid = Grid.of(self.ranks, self.replicas, self.sequence)
         self.ranks = self._grid.data
-        choose(self.model, half=self.running.precision == "bfloat16")  # before its weights are sharded
+        choose_packing(self.model, half=self.running.precision == "bfloat16")  # before its weights are sharded
         device = str(self._home)
-        self._sums_once = accumulates(self.model, self._grid, self.running, device)
+        self._sums_once = accumulates_unreduced(self.model, self._grid, self.running, device)
         self._units = shard(self.model, self._grid, self.running, device, twice=not self.packs)
         self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self._optimizers = Optimizers(
@@ -81,7 +88,7 @@ class FsdpModel(TorchHandle):
         """Split rows into as many parts as the rank with the most needs; some may be empty."""
         parts = super()._cut(rows)
         calls = int(self._grid.every.union(torch.tensor([len(parts)])).max())
-        empty = ResponseRows(rows.context.slice(0, 0), rows.tokens[:0], rows.lengths[:0], rows.temperature)
+        empty = replace(rows, context=rows.context.slice(0, 0), tokens=rows.tokens[:0], lengths=rows.lengths[:0])
         return [*parts, *[empty] * (calls - len(parts))]
 
     @contextlib.contextmanager
@@ -98,13 +105,13 @@ class FsdpModel(TorchHandle):
     async def sample(self, request: SampleRequest) -> Completion:
         """Raise LawError: a sharded model cannot generate samples."""
         what = f"a model sharded over {self._grid.every.count} ranks cannot generate samples"
-        raise LawError(what, hint="place the role that samples on an engine that does; weights are synced to it")
+        raise LawError(what, hint="place the sampling role on an engine that can generate; its weights are synced")
 
     def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
         counts = self._grid.every.union(torch.tensor([len(losses)])).tolist()
         if len(set(counts)) > 1:
             what = f"the ranks have different numbers of micro-batches: {', '.join(map(str, counts))}"
-            raise LawError(what, hint="every rank takes as many as the one with the most; empty ones are allowed")
+            raise LawError(what, hint="give every rank as many as the rank with the most; they may be empty")
 
         def before(part: int) -> None:
             self._optimizers.at(part)
@@ -115,12 +122,12 @@ class FsdpModel(TorchHandle):
                 self.model.set_requires_all_reduce(last)
 
         try:
-            values = descend(losses, before)
+            values = run_backward(losses, before)
             for tensor, parameter in zip(self._optimizers.tensors, self._parameters, strict=True):
                 tensor.grad = None if parameter.grad is None else parameter.grad.to_local()
             return values
         except BaseException:
-            forget(self.model)
+            reset_after_failure(self.model)
             raise
         finally:
             self._reshard()
@@ -135,7 +142,7 @@ class FsdpModel(TorchHandle):
     # --------------------------------------------------------------------------------------- weights and state
 
     def _full(self, tensor: Tensor) -> Tensor:
-        return whole(tensor, self._grid)
+        return gather_full(tensor, self._grid)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Copy this rank's rows of full, unsharded `weights` into the model.

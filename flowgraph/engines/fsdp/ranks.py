@@ -124,12 +124,13 @@ def _named_by_members(members: list[int]) -> Generator[None]:
 
 
 def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", limit_s: float) -> ProcessRanks:
-    """Connect to the other processes and return the group of all `count` of them.
+    """Connect this process to the others as rank `rank` of `count`, and return the group of all of them.
 
     A process is in one such group at a time. `meeting` is the path of a new file if all processes are on one machine;
     they then listen on loopback only. For several machines it is `tcp://host:port`, where rank 0 listens on that port
-    of all its addresses. `device` is `cpu`, `cuda`, or one device such as `cuda:1`. `limit_s` is the longest wait for
-    the others in seconds, here and in each later call.
+    of all its addresses. `device` is `cpu`, `cuda`, or one device such as `cuda:1`, which becomes the current one.
+    `limit_s` is the longest wait for the others in seconds, here and in each later call. Environment variables for the
+    network interfaces of gloo and NCCL are set.
     """
     if ":" in device:
         torch.cuda.set_device(torch.device(device))
@@ -159,7 +160,7 @@ def loopback_interface() -> str:
 def interface_to(host: str) -> str:
     """Return the name of the network interface that routes to `host`, or "" without a route.
 
-    `host` may be an address of this machine.
+    `host` is a name or an address, and may be that of this machine. Nothing is sent.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]

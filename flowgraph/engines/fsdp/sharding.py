@@ -89,10 +89,11 @@ class Grid:
 
 
 def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: bool) -> list[Any]:
-    """Shard each decoder layer and then the whole model, in place; return these modules in that order.
+    """Shard each decoder layer and then the whole model with FSDP, in place, and return these modules in that order.
 
-    The model computes on `device`, even if its shards are offloaded. Gradients are summed over ranks, not averaged:
-    each rank's loss is already divided by counts over all ranks. `twice` means that a pass calls each module twice.
+    The mesh of ranks is that of `grid`. The model computes on `device`, even if its shards are offloaded. Precision,
+    offload and activation checkpointing are those of `running`. Gradients are summed over ranks, not averaged: each
+    rank's loss is already divided by counts over all ranks. `twice` means that a forward pass calls each module twice.
     """
     heads = [model.get_submodule(name) for name in sorted({name.rpartition(".")[0] for name in head_names(model)})]
     for head in heads or [model.get_output_embeddings()]:
@@ -123,9 +124,9 @@ def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: 
 
 
 def decoder_layers(model: Any) -> list[Any]:
-    """Return a model's decoder layers, or [] if none are found.
+    """Return the decoder layers of a model, or [] if none are found.
 
-    They are the ModuleList whose modules have one class and, together, the most parameters.
+    They are the modules of the ModuleList whose modules have one class and, together, the most parameters.
     """
     lists = [
         module for module in model.modules() if isinstance(module, nn.ModuleList) and len({*map(type, module)}) == 1
@@ -133,8 +134,8 @@ def decoder_layers(model: Any) -> list[Any]:
     return list(max(lists, key=lambda layers: sum(p.numel() for p in layers.parameters()), default=[]))
 
 
-def whole(tensor: Tensor, grid: Grid) -> Tensor:
-    """Return a copy of a full tensor of a sharded model, gathered from all ranks.
+def gather_full(tensor: Tensor, grid: Grid) -> Tensor:
+    """Return a copy of the full tensor for a tensor of a sharded model, gathered from all ranks.
 
     Every rank must call this. A tensor that is not sharded is only copied.
     """
@@ -144,7 +145,7 @@ def whole(tensor: Tensor, grid: Grid) -> Tensor:
     return full.clone() if grid.shards.count == 1 else full
 
 
-def forget(model: Any) -> None:
+def reset_after_failure(model: Any) -> None:
     """Reset FSDP after a failed step: drop gradients that are not yet reduced over ranks, and the state of the pass.
 
     FSDP has no public call to drop these gradients, and before torch 2.13 none to reset the rest.
@@ -168,12 +169,12 @@ ACCUMULATED_SHARE = 1 / 16
 """The share of a device's memory that a model's whole gradient may take, for it to be summed over ranks only once."""
 
 
-def accumulates(model: Any, grid: Grid, running: RoleSettings, device: str) -> bool:
-    """Return whether ranks accumulate unreduced gradients over micro-batches, and reduce them once per step.
+def accumulates_unreduced(model: Any, grid: Grid, running: RoleSettings, device: str) -> bool:
+    """Return whether ranks accumulate unreduced gradients over micro-batches, and reduce them only once per step.
 
-    This saves all reduce-scatters but one, and takes at least 4 bytes per trained parameter; it is False if that is
-    more than 1/16 of a device's memory, or if gradients are offloaded. Every rank must call this, and all get the same
-    answer.
+    This saves all reduce-scatters but one, and takes at least 4 bytes per trained parameter. It is False if that is
+    more than 1/16 of a device's memory, or if gradients are offloaded. `device` is the torch device. Every rank must
+    call this, and all get the same answer.
     """
     if "gradients" in running.offload:
         return False
@@ -202,11 +203,11 @@ _ATTENTION = (
 
 
 def recompute(layers: Iterable[Any], how: Checkpointing) -> None:
-    """Enable activation checkpointing of these layers, in place.
+    """Enable activation checkpointing of decoder layers, in place: the backward pass runs parts of a layer again.
 
-    "full" keeps only a layer's input. "selective" also keeps expensive results: those of attention, and of every second
-    matrix product. "none" changes nothing. A pass that fills a key-value cache is never recomputed: that would fill it
-    twice.
+    With "full", only the inputs of layers are stored. With "selective", expensive results are stored too: those of
+    attention, and of every second matrix product. "none" changes nothing. A pass that fills a key-value cache is never
+    recomputed: that would fill it twice.
     """
     if how != "none":
         for layer in layers:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from flowgraph.engines.forward_pass.decode import decode
-from flowgraph.engines.model_state.optimizers import Optimizers, descend
+from flowgraph.engines.model_state.optimizers import Optimizers, run_backward
 from flowgraph.engines.model_state.torch_handle import TorchHandle
 from flowgraph.errors import LawError
 from flowgraph.language.handle import Completion, Ranks, SampleRequest, SingleRank
 from flowgraph.models.heads import head_of
-from flowgraph.models.lora import adapted
-from flowgraph.models.tokenizing import end_tokens, refuse_request
+from flowgraph.models.lora import has_adapters
+from flowgraph.models.tokenizing import cut_at_stop, end_tokens, refuse_request, stop_length
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,12 +58,14 @@ class LocalModel(TorchHandle):
         """Generate one sample; requests made in one turn of the event loop are decoded in one batch.
 
         Raises LawError if the model's head gives no logits, if the model is asleep, or if logits are NaN or infinite,
-        and ModelError for a request without a context, or with more tokens than the model has positions.
+        and ModelError for a request without a context, with more tokens than the model has positions, or that ends at a
+        token id that the model does not have.
         """
         self._refuse_asleep()
         if head_of(self.model) != "tokens":
             raise LawError(f"a model with a head of {head_of(self.model)} cannot generate samples: it gives no logits")
-        refuse_request(request, getattr(self.model.config, "max_position_embeddings", None))
+        vocabulary = self.model.config.get_text_config().vocab_size
+        refuse_request(request, getattr(self.model.config, "max_position_embeddings", None), vocabulary)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
         self._waiting.append((request, future))
@@ -77,18 +79,22 @@ class LocalModel(TorchHandle):
             batch = waiting[start : start + self.sample_rows]
             try:
                 with self._reading():
-                    completions = decode(self.model, [request for request, _ in batch], self.ends, self.version)
+                    requests = [request for request, _ in batch]
+                    completions = decode(self.model, requests, self.ends, self.version, self._stopped)
             except Exception as error:  # noqa: BLE001 - every caller that waits for a sample gets it
                 for _, future in waiting[start:]:
                     if not future.done():
                         future.set_exception(error)
                 return
-            for (_, future), completion in zip(batch, completions, strict=True):
+            for (request, future), completion in zip(batch, completions, strict=True):
                 if not future.done():  # else cancelled
-                    future.set_result(completion)
+                    future.set_result(cut_at_stop(completion, request.stopping, self.raw_tokenizer))
+
+    def _stopped(self, request: SampleRequest, tokens: Sequence[int]) -> bool:
+        return stop_length(tokens, request.stopping, self.raw_tokenizer) is not None
 
     def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
-        return descend(losses, self._optimizers.at)
+        return run_backward(losses, self._optimizers.at)
 
     def save(self, folder: Path) -> None:
         """Write weights and tokenizer as a folder that transformers can load; only rank 0 writes.
@@ -109,10 +115,10 @@ class LocalModel(TorchHandle):
         """
         self._refuse_asleep()
         names = self._carried_names()
-        wrong = sorted(weights.keys() ^ names) if adapted(self.model) else []
+        wrong = sorted(weights.keys() ^ names) if has_adapters(self.model) else []
         if wrong:
             raise LawError(f"the weights do not fit the model: {', '.join(wrong[:3])}")
-        self.model.load_state_dict(dict(weights), strict=not adapted(self.model))
+        self.model.load_state_dict(dict(weights), strict=not has_adapters(self.model))
 
     def _move(self, device: str) -> None:
         """Move the parameters, which remain the same objects, and the optimizer states."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from flowgraph.engines.model_state.optimizers import KEEPS, Optimizers, States
-from flowgraph.engines.model_state.sharded_checkpoint import SavedState, TensorPiece, reading_state, together, write
+from flowgraph.engines.model_state.sharded_checkpoint import SavedState, TensorPiece, all_or_none, reading_state, write
 from flowgraph.errors import DataError, LawError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class HandleState:
         rank failed.
         """
         pieces, numbers = self._pieces(self.optimizers.states())
-        with together(self.ranks, folder):
+        with all_or_none(self.ranks, folder):
             if self.writer is not None:
                 write(folder, self.writer, version, pieces, numbers)
 
@@ -60,7 +60,7 @@ class HandleState:
             for name, piece in pieces.items():
                 state.fill(name, piece)
                 if not piece.tensor.isfinite().all():
-                    raise DataError.unusable(folder, f"holds NaN or infinities: {name}")
+                    raise DataError.unusable(folder, f"contains NaN or infinite values: {name}")
             self.optimizers.restore(states)
             return state.version
 
@@ -87,7 +87,7 @@ class HandleState:
             optimizer, _, rest = name.partition("/")
             key, _, weight = rest.partition("/")
             if weight not in index or key not in KEEPS.get(optimizer, ()):
-                what = f"this state is not of this model: no optimizer here keeps {name}"
+                what = f"this state belongs to another model: no optimizer here keeps {name}"
                 raise LawError(what, where=str(saved.folder))
             tensor_states = states.setdefault(optimizer, [{} for _ in self.trained])
             return tensor_states[index[weight]], key, weight

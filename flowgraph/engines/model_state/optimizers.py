@@ -24,11 +24,12 @@ KEEPS: Mapping[str, frozenset[str]] = {"adamw": frozenset({"step", "exp_avg", "e
 """What each optimizer keeps of a tensor that it has changed."""
 
 
-def descend(losses: Sequence[Callable[[], Tensor]], before: Callable[[int], None] = lambda part: None) -> list[float]:
-    """Run each loss forward and backward, so that gradients accumulate; return the values of the losses.
+def run_backward(
+    losses: Sequence[Callable[[], Tensor]], before: Callable[[int], None] = lambda part: None
+) -> list[float]:
+    """Run each loss forward and backward, so that gradients accumulate, and return the values of the losses.
 
-    `before` is called before each loss with its index. Gradients are enabled here, because nodes run without them
-    (`runtime/worker.py`).
+    `before` is called before each loss with its index. Gradients are enabled here, because nodes run without them.
     """
     values = list["Tensor"]()
     with torch.enable_grad():

@@ -101,9 +101,11 @@ class RankIndex(BaseModel):
 def write(
     folder: Path, writer: tuple[int, int], version: int, pieces: Mapping[str, TensorPiece], numbers: Mapping[str, float]
 ) -> None:
-    """Write one rank's rows and their index into `folder`; `writer` is (index, number) of the ranks that write.
+    """Write one rank's part of a model's state into `folder`: its rows of each tensor, and an index of them.
 
-    Raises OSError or SafetensorError if a file cannot be written.
+    `writer` is (index, number) of this rank among the ranks that write. Shared tensors are written only by index 0.
+    `numbers` are the single numbers of the state, by name. The folder is created if it does not exist. Raises OSError
+    or SafetensorError if a file cannot be written.
     """
     rank, ranks = writer
     pieces = {name: piece for name, piece in pieces.items() if not piece.shared or rank == 0}
@@ -119,10 +121,11 @@ def write(
 
 
 @contextmanager
-def together(ranks: Ranks, folder: Path) -> Generator[None]:
-    """Wait at the end of the `with` block until all ranks have reached it; fail on all ranks if it failed on one.
+def all_or_none(ranks: Ranks, folder: Path) -> Generator[None]:
+    """Run the `with` block on all ranks, and wait at its end for all of them; if it fails on one, it fails on all.
 
     A rank whose block failed raises its error, and all other ranks raise OSError, which names that rank and `folder`.
+    Every rank must enter the block.
     """
     failure, code = None, 0
     try:
@@ -185,7 +188,7 @@ class SavedState:
             if stored is not None and (stored.shape, stored.dtype) != (shape, dtype):
                 notes.append(f"{name}: {stored.dtype} {stored.shape}, here {dtype} {shape}")
         if notes:
-            raise LawError("this state is not of this model", where=str(self.folder), notes=notes[:_MAX_NAMES])
+            raise LawError("this state belongs to another model", where=str(self.folder), notes=notes[:_MAX_NAMES])
 
     def fill(self, name: str, piece: TensorPiece) -> None:
         """Copy the rows of tensor `name` that `piece` covers from the files into `piece`, in place.
@@ -217,20 +220,21 @@ def _rows(file: Any, name: str, stored: StoredTensor, path: Path) -> Any:
 
 @contextmanager
 def reading_state(folder: Path) -> Generator[SavedState]:
-    """Open a state's files and check their indexes against each other; rows are not read yet.
+    """Open the files of a saved state inside the `with` block, and yield the state; tensors are not read yet.
 
-    Raises DataError for files that are missing, cannot be read, or belong to different states.
+    The indexes of all ranks are checked against each other. Raises DataError for files that are missing, cannot be
+    read, or belong to different states.
     """
     first = _read_index(folder / "00000.json")
     present = {path.name for path in folder.glob("*.json")} | {path.name for path in folder.glob("*.safetensors")}
     expected = {f"{rank:05d}.{kind}" for rank in range(first.ranks) for kind in ("json", "safetensors")}
-    for names, fault in ((expected - present, "missing"), (present - expected, "of another")):
+    for names, fault in ((expected - present, "missing"), (present - expected, "of another state")):
         if names:
-            raise _broken(folder, f"{first.ranks} ranks wrote this state, and {_some(sorted(names))} is {fault}")
+            raise _broken(folder, f"{first.ranks} ranks wrote this state, but {_some(sorted(names))} is {fault}")
     indexes = [first, *(_read_index(folder / f"{rank:05d}.json") for rank in range(1, first.ranks))]
     for rank, index in enumerate(indexes):
         if (index.rank, index.ranks, index.version, index.numbers) != (rank, first.ranks, first.version, first.numbers):
-            raise _broken(folder / f"{rank:05d}.json", "it is not of the same state as 00000.json")
+            raise _broken(folder / f"{rank:05d}.json", "it belongs to another state than 00000.json")
     _refuse_gaps(folder, indexes)
     with ExitStack() as stack:
         files = list[Any]()
@@ -251,7 +255,7 @@ def _refuse_gaps(folder: Path, indexes: Sequence[RankIndex]) -> None:
             first = tensors.setdefault(name, stored)
             start, stop = stored.rows
             if (stored.shape, stored.dtype) != (first.shape, first.dtype):
-                what = f"ranks say {first.dtype} {first.shape} and {stored.dtype} {stored.shape}"
+                what = f"ranks disagree: {first.dtype} {first.shape} and {stored.dtype} {stored.shape}"
                 raise _broken(folder, f"{name}: {what}")
             if start != reached.get(name, 0) or not start <= stop <= stored.row_count:
                 raise _broken(folder, f"{name}: rank {index.rank} holds rows {start} to {stop} of {stored.row_count}")
@@ -275,7 +279,7 @@ def _read_index(path: Path) -> RankIndex:
     except ValueError as error:
         raise _broken(path, str(error)) from None
     if index.schema_ != SCHEMA or not index.ranks:
-        raise _broken(path, f"schema {index.schema_} of {index.ranks} ranks, {SCHEMA} is read here")
+        raise _broken(path, f"schema {index.schema_} of {index.ranks} ranks; this version reads {SCHEMA}")
     return index
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from flowgraph.cluster.plan import RoleSettings
-from flowgraph.engines.forward_pass.forward import cut, forward_stats
-from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.forward_pass.forward import forward_stats, split_rows
+from flowgraph.engines.forward_pass.packing_probe import choose_packing
 from flowgraph.engines.model_state.handle_state import HandleState
 from flowgraph.engines.model_state.optimizers import Optimizers
 from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece
@@ -84,7 +84,7 @@ class TorchHandle(ABC):
     @property
     def packs(self) -> bool:
         """Return whether passes run on packed tokens, without padding."""
-        return choose(self.model) is not None
+        return choose_packing(self.model) is not None
 
     @property
     def micro_batch_tokens(self) -> int | None:
@@ -123,7 +123,7 @@ class TorchHandle(ABC):
         return forward_stats(self.model, rows, wanted)
 
     def _cut(self, rows: ResponseRows) -> list[ResponseRows]:
-        return cut(rows, self.forward_tokens, padded=not self.packs)
+        return split_rows(rows, self.forward_tokens, padded=not self.packs)
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
         """Accumulate the gradients of the losses over micro-batches and ranks, clip them, and update the weights.
@@ -172,8 +172,8 @@ class TorchHandle(ABC):
         Raises LawError for a handle on the base model of another.
         """
         if self._base_only:
-            hint = "a model whose weights change needs adapters of its own: give it the same text with +lora="
-            raise LawError("these weights are those under another model's adapters: they are read only", hint=hint)
+            hint = "a model that is trained needs its own adapters: add +lora= to its name too"
+            raise LawError("these weights are shared with another model's adapters, so they are read-only", hint=hint)
         return carried_names(self.model)
 
     def _copies(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
@@ -256,7 +256,10 @@ class TorchHandle(ABC):
 
 
 def refuse_settings(running: RoleSettings, engine: str) -> None:
-    """Raise LawError if `running` has a setting that `engine` does not support and that is not the default."""
+    """Raise LawError if `running` has a setting that the engine called `engine` does not support.
+
+    Settings with their default values are ignored.
+    """
     supported, default = ENGINES[engine].supported, RoleSettings()
     settings = supported.settings if supported is not None else {}
     for name, value in running:
@@ -275,10 +278,10 @@ def _shown(value: object) -> str:
 
 
 def named_once(model: Any, names: Iterable[str]) -> list[tuple[list[str], Tensor]]:
-    """Return each parameter and buffer that has one of `names` once, as a pair of these names and the tensor.
+    """Return the tensors of a model that have one of `names`, each once, as pairs (its selected names, tensor).
 
-    Tied weights have several names. The order is that of the model, which is the same in every process and for every
-    layout.
+    Tensors are parameters and buffers; tied weights have several names. The order is that of the model, which is the
+    same in every process and for every layout.
     """
     selected, tensors = {*names}, dict[int, tuple[list[str], "Tensor"]]()
     for name, tensor in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)):

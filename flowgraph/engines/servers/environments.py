@@ -48,12 +48,12 @@ class Environment:
 
 
 def folder_of(environment: Environment, cache: Path) -> Path:
-    """Return the path of an environment's folder inside `cache`; it may not exist."""
+    """Return the path of the folder in which an environment is or will be installed, inside `cache`."""
     return cache / "engines" / environment.name
 
 
-def installed(environment: Environment, cache: Path) -> dict[str, str]:
-    """Return the versions of an environment's packages by name, or {} if it is not completely installed.
+def installed_packages(environment: Environment, cache: Path) -> dict[str, str]:
+    """Return the versions of an environment's packages by name, or {} if it is not completely installed in `cache`.
 
     An environment that was installed from other requirements counts as not installed.
     """
@@ -66,8 +66,11 @@ def installed(environment: Environment, cache: Path) -> dict[str, str]:
 
 
 def python_of(environment: Environment, cache: Path) -> Path:
-    """Return the path of an environment's Python; raise WorkerError if the environment is not installed."""
-    if not installed(environment, cache):
+    """Return the path of the Python of an environment in `cache`.
+
+    Raises WorkerError if the environment is not installed there.
+    """
+    if not installed_packages(environment, cache):
         where = str(folder_of(environment, cache))
         what = f"the engine's environment `{environment.name}` is not installed"
         raise WorkerError(what, where=where, hint=f"flowgraph engines install {environment.name}")
@@ -75,11 +78,11 @@ def python_of(environment: Environment, cache: Path) -> Path:
 
 
 def install(environment: Environment, cache: Path, *, say: Callable[[str], None]) -> Path:
-    """Install an environment unless it is already complete, and return its folder.
+    """Install an environment with pip into `cache`, unless it is already complete, and return its folder.
 
-    A second process waits for the first. The file `installed.json` is written last: a folder without it is installed
-    again. `say` gets progress messages. Raises WorkerError, with the last lines of pip's output, if the installation
-    fails.
+    Waits while another process installs it. The file `installed.json` is written last: a folder without it is removed,
+    and installed again. `say` gets progress messages. Raises WorkerError, with the last lines of pip's output, if the
+    installation fails.
     """
     import fcntl
 
@@ -87,7 +90,7 @@ def install(environment: Environment, cache: Path, *, say: Callable[[str], None]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if installed(environment, cache):
+        if installed_packages(environment, cache):
             return folder
         say(f"{environment.name}: installing into {folder} ({environment.disk_gb} GB, some minutes)")
         shutil.rmtree(folder, ignore_errors=True)
@@ -139,11 +142,12 @@ class VersionTraits:
     """The behaviour of one version of an engine.
 
     `session`: weights by group or memory must come between `begin_weight_update` and `end_weight_update`. `tried`: the
-    kinds of devices on which we ran it.
+    kinds of devices on which we ran it. `masks`: it reports which tokens a truncation keeps, and log-probs of these.
     """
 
     session: bool
     tried: tuple[str, ...] = ()
+    masks: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,12 +161,12 @@ class EngineVersions:
     @property
     def oldest(self) -> str:
         """Return the oldest version in the table."""
-        return min(self.table, key=numbers)
+        return min(self.table, key=version_numbers)
 
     @property
     def newest(self) -> str:
         """Return the newest version in the table."""
-        return max(self.table, key=numbers)
+        return max(self.table, key=version_numbers)
 
     def __str__(self) -> str:
         return f"{self.engine} {self._range}"
@@ -180,27 +184,29 @@ class EngineVersions:
         >>> from flowgraph.engines.sglang import SGLANG
         >>> from flowgraph.engines.vllm import VLLM
         >>> SGLANG.known("0.5.23", "cpu")
-        (VersionTraits(session=True, tried=('cpu',)), '')
+        (VersionTraits(session=True, tried=('cpu',), masks=True), '')
         >>> SGLANG.known("0.9.1", "cpu")[1]
-        'SGLang 0.9.1 is not in the table of versions (0.5.18 to 0.5.23): it is taken for 0.5.23'
+        'SGLang 0.9.1 is not in the table of versions (0.5.18 to 0.5.23): it is treated as 0.5.23'
         >>> VLLM.known("0.32.0", "cuda")[1]
         'vLLM 0.32.0 was not tried here on cuda'
         """
-        if numbers(version) < numbers(self.oldest):
+        if version_numbers(version) < version_numbers(self.oldest):
             what = f"{self.engine} {version} is too old: {self.oldest} is the oldest that is known"
             raise WorkerError(what, hint=self.hint)
-        before = max((name for name in self.table if numbers(name) <= numbers(version)), key=numbers)
+        before = max(
+            (name for name in self.table if version_numbers(name) <= version_numbers(version)), key=version_numbers
+        )
         traits = self.table[before]
-        if numbers(before) != numbers(version):
+        if version_numbers(before) != version_numbers(version):
             what = f"{self.engine} {version} is not in the table of versions ({self._range})"
-            return traits, f"{what}: it is taken for {before}"
+            return traits, f"{what}: it is treated as {before}"
         return traits, "" if device in traits.tried else f"{self.engine} {version} was not tried here on {device}"
 
 
-def numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version, for comparison; () if it does not start with a number.
 
-    >>> numbers("0.5.23"), numbers("0.5.23.post1"), numbers("0.6.0rc1"), numbers("?")
+    >>> version_numbers("0.5.23"), version_numbers("0.5.23.post1"), version_numbers("0.6.0rc1"), version_numbers("?")
     ((0, 5, 23), (0, 5, 23), (0, 6, 0), ())
     """
     match = re.match(r"\d+(\.\d+)*", version)

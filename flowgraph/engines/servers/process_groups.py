@@ -14,9 +14,10 @@ SHARED = Path("/dev/shm")
 
 
 def members(leader: int) -> list[Any]:
-    """Return the descendants of a process, and the other processes of its session, as `psutil.Process`es sorted by id.
+    """Return the descendants of process `leader`, and the other processes of its session, sorted by process id.
 
-    The leader itself is not among them, and may already have ended. A member may have left the leader's process group.
+    They are `psutil.Process` objects. The leader itself is not among them, and may already have ended. A member may
+    have left the leader's process group.
     """
     import psutil
 
@@ -31,7 +32,7 @@ def members(leader: int) -> list[Any]:
 
 
 def kill(leader: int) -> list[Any]:
-    """Kill a process, its process group, and all other `members`, without waiting; return these members.
+    """Kill process `leader`, its process group, and all other `members`; return these members, without waiting.
 
     Processes that have already ended are ignored.
     """
@@ -47,10 +48,10 @@ def kill(leader: int) -> list[Any]:
 
 
 def forget_shared_memory(leader: int) -> None:
-    """Unlink the shared memory that a group's processes map, so that the system frees it when the last of them ends.
+    """Unlink the shared memory of a process and its `members`, so that the system frees it when the last of them ends.
 
-    Otherwise it would remain when they are killed. Files are compared by inode: a semaphore is mapped under the name
-    that it had while it was created.
+    Otherwise it would remain when they are killed. `leader` is the id of the process. Files are compared by inode: a
+    semaphore is mapped under the name that it had while it was created.
     """
     mapped = {inode for pid in (leader, *(process.pid for process in members(leader))) for inode in _shared(pid)}
     for path in SHARED.iterdir() if mapped else ():

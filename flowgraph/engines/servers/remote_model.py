@@ -35,7 +35,7 @@ from flowgraph.language.handle import (
     TokenStats,
     Verb,
 )
-from flowgraph.models.tokenizing import ChatTokenizer, end_tokens, refuse_request
+from flowgraph.models.tokenizing import ChatTokenizer, cut_at_stop, end_tokens, refuse_request
 
 if TYPE_CHECKING:
     import httpx
@@ -75,8 +75,12 @@ class RemoteModel(ABC):
 
     @staticmethod
     @abstractmethod
-    def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
-        """Return the JSON body of a request for one sample; `ends` are the token ids that end the response."""
+    def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None) -> dict[str, Any]:
+        """Return the JSON body of a request for one sample; `ends` are the token ids that end the response.
+
+        `vocabulary` is the number of the model's token ids, None if it is not known. Raises WorkerError for a setting
+        with which the engine would sample from another distribution.
+        """
 
     @staticmethod
     @abstractmethod
@@ -106,6 +110,7 @@ class RemoteModel(ABC):
             config |= read_json(path) if path.is_file() else {}
         self.ends = end_tokens(config.get("eos_token_id"), raw_tokenizer)
         self.positions: int | None = config.get("max_position_embeddings")
+        self.vocabulary: int | None = config.get("vocab_size")
         if scratch is None:
             scratch = Path(tempfile.mkdtemp(prefix="weights-"))
             finalize(self, shutil.rmtree, scratch, ignore_errors=True)
@@ -134,11 +139,13 @@ class RemoteModel(ABC):
     async def sample(self, request: SampleRequest) -> Completion:
         """Generate one sample; requests made in one turn of the event loop are distributed over replicas together.
 
-        Raises ModelError for a request without a context, or with more tokens than the model has positions. Raises
-        WorkerError, which names replica and sample, if the replica is not reached, closes the connection, refuses,
-        takes longer than `limit_s` seconds, or gives an invalid answer or one from other weights than `version`.
+        A server does not know texts that end a response: it generates on, and the response is cut here. Raises
+        ModelError for a request without a context, with more tokens than the model has positions, or that ends at a
+        token id that the model does not have. Raises WorkerError, which names replica and sample, if the replica is not
+        reached, closes the connection, refuses, takes longer than `limit_s` seconds, or gives an invalid answer or one
+        from other weights than `version`; and for settings with which the engine samples from another distribution.
         """
-        refuse_request(request, self.positions)
+        refuse_request(request, self.positions, self.vocabulary)
         self.wake(("kv_cache",))  # after a sleep, nothing can be sampled without it
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
@@ -211,7 +218,7 @@ class RemoteModel(ABC):
             async with asyncio.timeout(self.limit_s):
                 answer = await self._ask(client, door, request)
         except TimeoutError:
-            raise _lost(door, request, f"does not answer within {self.limit_s:.0f} s") from None
+            raise _lost(door, request, f"did not answer within {self.limit_s:.0f} s") from None
         finally:
             self._router.done(replica, request)
         starts, versions = [start for start, _ in answer.spans], [version for _, version in answer.spans]
@@ -223,7 +230,8 @@ class RemoteModel(ABC):
             raise WorkerError(what, notes=[_called(request)])
         finished = answer.meta_info.finish_reason.type == "stop"
         spans = tuple(zip(starts, numbers, strict=True))
-        return Completion(tuple(answer.output_ids), answer.logprobs, finished, spans)
+        completion = Completion(tuple(answer.output_ids), answer.logprobs, finished, spans)
+        return cut_at_stop(completion, request.stopping, self.raw_tokenizer)
 
     async def _ask(self, client: httpx.AsyncClient, door: ServerAddress, request: SampleRequest) -> SampleAnswer:
         """Send a request for a sample and return the answer.
@@ -233,20 +241,20 @@ class RemoteModel(ABC):
         import httpx
 
         headers = {"Content-Type": "application/json", **bearer(door.key)}
-        body = json.dumps(self.question(request, sorted(self.ends))).encode()
+        body = json.dumps(self.question(request, sorted(request.ends(self.ends)), self.vocabulary)).encode()
         for left in reversed(range(CONNECTS)):
             try:
                 answer = await client.post(f"{door.url}{self.path}", content=body, headers=headers)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 self._check(door)
                 if not left:
-                    raise _lost(door, request, f"is not reached: {str(error) or 'no connection'}") from None
+                    raise _lost(door, request, f"cannot be reached: {str(error) or 'no connection'}") from None
                 await asyncio.sleep(FIRST_PAUSE_S * 2 ** (CONNECTS - 1 - left))
             except httpx.TimeoutException:
                 raise TimeoutError from None
             except (httpx.TransportError, httpx.DecodingError) as error:
                 await asyncio.to_thread(self._check_dying, door)
-                raise _lost(door, request, f"broke off: {str(error) or type(error).__name__}") from None
+                raise _lost(door, request, f"broke the connection: {str(error) or type(error).__name__}") from None
             else:
                 if answer.status_code != 200:
                     raise refusal(door.name, f"{self.path} ({_called(request)})", answer.status_code, answer.text)
@@ -338,7 +346,7 @@ class RemoteModel(ABC):
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
         """Raise LawError: this engine only generates samples."""
-        self._not_offered("reads no rows")
+        self._not_offered("cannot read rows")
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
         """Raise LawError: this engine does not train."""
@@ -346,10 +354,10 @@ class RemoteModel(ABC):
 
     def weights(self) -> dict[str, Tensor]:
         """Raise LawError: weights are available only from the engine that trains them."""
-        self._not_offered("gives no weights")
+        self._not_offered("cannot return weights")
 
     def _not_offered(self, what: str) -> NoReturn:
-        raise LawError(f"the engine `{self.engine}` {what}: it offers sample and load")
+        raise LawError(f"the engine `{self.engine}` {what}: it supports sample and load")
 
     def _each(self, call: Callable[[Any], Any]) -> None:
         for door in self.doors:
@@ -395,5 +403,5 @@ def _called(request: SampleRequest) -> str:
 
 
 def _lost(door: ServerAddress, request: SampleRequest, how: str) -> WorkerError:
-    hint = "the server's log says why" if "broke" in how else ""
-    return WorkerError(f"{door.name} {how}", notes=[f"it was to draw {_called(request)}", f"at {door.url}"], hint=hint)
+    hint = "see the server's log" if "broke" in how else ""
+    return WorkerError(f"{door.name} {how}", notes=[f"its request was {_called(request)}", f"at {door.url}"], hint=hint)

@@ -34,7 +34,7 @@ class Router:
         prompts = dict[tuple[Key, int], int]()
         for request in requests:
             prompt = request.key, request.prompt
-            prompts[prompt] = prompts.get(prompt, 0) + tokens(request)
+            prompts[prompt] = prompts.get(prompt, 0) + max_request_tokens(request)
         if len(self._replicas) > MAX_PROMPTS:
             self._replicas.clear()
         for prompt, size in sorted(prompts.items(), key=lambda item: -item[1]):
@@ -44,9 +44,9 @@ class Router:
 
     def done(self, replica: int, request: SampleRequest) -> None:
         """Subtract a request that has ended from the open tokens of its replica."""
-        self.under_way[replica] -= tokens(request)
+        self.under_way[replica] -= max_request_tokens(request)
 
 
-def tokens(request: SampleRequest) -> int:
-    """Return the largest number of tokens that a request can have: its context plus `max_tokens`."""
+def max_request_tokens(request: SampleRequest) -> int:
+    """Return the largest number of tokens that a request can have: those of its context plus `max_tokens`."""
     return len(request.context) + request.max_tokens

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
+from flowgraph.engines.capabilities import EngineCapabilities
 from flowgraph.engines.servers.server_control import SHOWN
 from flowgraph.errors import WorkerError
 from flowgraph.language.handle import SampleRequest
@@ -22,8 +23,14 @@ UNCHANGED: dict[str, float | int] = {
 """Settings under which a server samples from the model's own distribution; no setting is left to its defaults."""
 
 
-def seed(request: SampleRequest) -> int:
-    """Return the random seed of a sample, a 63-bit integer derived from the request's key, prompt and sample."""
+def refuse_other_distribution(request: SampleRequest, engine: EngineCapabilities) -> None:
+    """Raise WorkerError if an engine would sample a request from another distribution than its settings define."""
+    if settings := engine.other_distribution(request.reshaped()):
+        raise WorkerError(f"the engine `{engine.name}` does not sample with {settings}, as `local` does")
+
+
+def sample_seed(request: SampleRequest) -> int:
+    """Return the random seed of a sample: a 63-bit integer that depends only on its key, prompt and sample number."""
     return request.key.bits(request.prompt, request.sample)[0] >> 1
 
 
@@ -38,9 +45,13 @@ class _Ending(BaseModel):
     message: str = ""
 
 
+_LogProb = Annotated[FiniteFloat, Field(le=1e-3)]
+
+
 class _MetaInfo(BaseModel):
     finish_reason: _Ending
-    output_token_logprobs: list[tuple[Annotated[FiniteFloat, Field(le=1e-3)], int, Any]]
+    output_token_logprobs: list[tuple[_LogProb, int, Any]]
+    output_token_sampling_logprobs: list[_LogProb] | None = None  # of the tokens that a truncation keeps
     weight_version: str
     weight_versions: list[_Span] | None = None
 
@@ -53,8 +64,13 @@ class SampleAnswer(BaseModel):
 
     @property
     def logprobs(self) -> tuple[float, ...]:
-        """Return the log-prob of each token, in nats; values that rounding has made positive become 0."""
-        return tuple(min(0.0, logprob) for logprob, _, _ in self.meta_info.output_token_logprobs)
+        """Return the log-prob of each token under the distribution that it was drawn from, in nats.
+
+        Values that rounding has made positive become 0.
+        """
+        meta = self.meta_info
+        whole = [logprob for logprob, _, _ in meta.output_token_logprobs]
+        return tuple(min(0.0, logprob) for logprob in meta.output_token_sampling_logprobs or whole)
 
     @property
     def spans(self) -> list[tuple[int, str]]:
@@ -64,7 +80,11 @@ class SampleAnswer(BaseModel):
 
 
 def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
-    """Parse the JSON `text` as a `form`; raise WorkerError, which names the server, if it does not fit."""
+    """Return a server's JSON answer as an object of the pydantic model `form`.
+
+    `name` is the server's name. Raises WorkerError, which names the server and the wrong field, if the answer does not
+    fit.
+    """
     try:
         return form.model_validate_json(text)
     except ValidationError as error:
@@ -75,10 +95,11 @@ def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
 
 
 def read_answer(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-    """Parse and check the answer to a request for a sample.
+    """Return the parsed and checked answer of server `name` to a request for a sample.
 
-    Raises WorkerError, with the name of the server and the fault, if the answer has another form, has no tokens or too
-    many, or ended for another reason than an end token or `max_tokens`.
+    Raises WorkerError, with the name of the server and the fault, for an unusable answer: for example, if it has
+    another form, no tokens or too many, or log-probs of other tokens, or ended for another reason than an end token or
+    `max_tokens`.
     """
     answer = parse_answer(SampleAnswer, name, text)
     if why := _fault(answer, request):
@@ -90,9 +111,11 @@ def _fault(answer: SampleAnswer, request: SampleRequest) -> str:
     meta, count = answer.meta_info, len(answer.output_ids)
     reason, starts = meta.finish_reason.type, [span.start for span in meta.weight_versions or ()]
     if reason not in ("stop", "length"):
-        return f"the sample ended by `{reason}`"
+        return f"the sample ended with the reason `{reason}`"
     if [token for _, token, _ in meta.output_token_logprobs] != answer.output_ids:
-        return "its log-probs are of other tokens"
+        return "its log-probs belong to other tokens"
+    if request.truncation.changed() and request.temperature and len(meta.output_token_sampling_logprobs or ()) != count:
+        return "it lacks log-probs of the truncated distribution"
     if not 0 < count <= request.max_tokens:
         return f"{count} tokens where 1 to {request.max_tokens} were asked for"
     if reason == "length" and count < request.max_tokens:
@@ -104,4 +127,4 @@ def _fault(answer: SampleAnswer, request: SampleRequest) -> str:
 
 def _unusable(name: str, why: str, text: str) -> WorkerError:
     notes = [" ".join(text.split())[:SHOWN]] if text.strip() else []
-    return WorkerError(f"{name} answers a sample with what cannot be used: {why}", notes=notes)
+    return WorkerError(f"{name} returned an unusable sample: {why}", notes=notes)

@@ -17,9 +17,10 @@ SHOWN = 300  # characters of an answer that an error shows
 
 
 def certificates(doors: Iterable[ServerAddress]) -> ssl.SSLContext | bool:
-    """Return the TLS context that verifies https servers, or False if all of `doors` use http.
+    """Return the TLS context that verifies servers with https, or False if all servers use http.
 
-    It trusts the system's certificates, or those of `SSL_CERT_FILE`.
+    It trusts the system's certificates, or those of the variable `SSL_CERT_FILE`. `doors` are the addresses of the
+    servers.
     """
     import ssl
 
@@ -103,10 +104,10 @@ class ServerControl:
         try:
             answer = self._client.request(method, path, json=body, headers=headers)
         except httpx.TimeoutException:
-            raise WorkerError(f"{self.door.name} does not answer {path} within {self.limit_s:.0f} s") from None
+            raise WorkerError(f"{self.door.name} did not answer {path} within {self.limit_s:.0f} s") from None
         except httpx.TransportError as error:
             why = str(error) or type(error).__name__
-            raise WorkerError(f"{self.door.name} is not reached for {path}: {why}") from None
+            raise WorkerError(f"{self.door.name} cannot be reached for {path}: {why}") from None
         if answer.status_code != 200 and not (may_refuse and answer.status_code == 400):
             raise refusal(self.door.name, path, answer.status_code, answer.text)
         return answer
@@ -131,7 +132,11 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def refusal(name: str, path: str, status: int, text: str) -> WorkerError:
-    """Return the WorkerError for a call that a server refused, with the HTTP status and the start of its answer."""
-    hint = "the key is another than the server's" if status in (401, 403) else ""
+    """Return the WorkerError for a call that a server refused; for status 401 and 403, its hint is about the key.
+
+    `name` is the server's name, `path` the path of the call, and `text` the answer, whose first 300 characters are
+    shown.
+    """
+    hint = "the key does not match the server's" if status in (401, 403) else ""
     notes = [" ".join(text.split())[:SHOWN]] if text.strip() else []
     return WorkerError(f"{name} answers {path} with status {status}", notes=notes, hint=hint)

@@ -24,7 +24,7 @@ from flowgraph.engines.servers.server_process import (
     ServerProcess,
     await_ready,
     end_group,
-    held_port,
+    reserve_port,
     start,
 )
 from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
@@ -65,7 +65,7 @@ class ServerSettings:
     `cache_share` is the share of a device's memory for weights and cache together, `max_tokens_cached` the largest
     number of tokens in the cache, `seed` the seed of the engine. `repeatable` selects kernels whose results do not
     depend on the batch, and samples by each request's seed; SGLang has these for GPUs only. `sleeps` allows the server
-    to release memory; with `keeps`, it copies its weights to host memory before that.
+    to release memory; with `keeps`, it copies its weights to host memory before that. `masks` is as in `VersionTraits`.
     """
 
     precision: str = "float32"
@@ -77,6 +77,7 @@ class ServerSettings:
     repeatable: bool = False
     sleeps: bool = False
     keeps: bool = False
+    masks: bool = False
 
 
 DEFAULTS = ServerSettings()
@@ -173,6 +174,7 @@ class ServerEngine(ABC):
         )
         door = self._checked_version(door, say)
         command = [str(python), "-P", str(SCRIPTS / self.launcher)]
+        serving = replace(serving, masks=self.versions.known(door.version, device)[0].masks)
         options = self.arguments(folder, serving, device, config, version)
         variables = self.environment(os.environ, serving, device, gpus, host)
 
@@ -199,7 +201,7 @@ class ServerEngine(ABC):
         limit_s: float,
     ) -> ServerProcess:
         host = address[0]
-        with held_port(*address, door.name) as bound:
+        with reserve_port(*address, door.name) as bound:
             port = bound.getsockname()[1]
             door = replace(door, url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
             process = launch(["--host", host, "--port", str(port)])

@@ -66,7 +66,7 @@ class ServerProcess:
         """Raise WorkerError, with the end of the log, if the server has ended."""
         if self.process.poll() is not None:
             notes = tail(self.log, (self.door.key, self.door.admin_key))
-            raise WorkerError(f"{self.door.name} ended: {how_ended(self.process)}", notes=notes)
+            raise WorkerError(f"{self.door.name} ended: {describe_exit(self.process)}", notes=notes)
 
     def check_stopped(self) -> None:
         """Raise WorkerError if a signal has stopped one of the server's processes, which the server does not notice.
@@ -98,10 +98,11 @@ class ServerProcess:
 def start(
     command: Sequence[str], job: Mapping[str, Any], environment: Mapping[str, str], log: Path
 ) -> subprocess.Popen[bytes]:
-    """Start a process as the leader of a new session, and send it `job` as a line of JSON on its standard input.
+    """Start a command as the leader of a new session, send it `job` as a line of JSON, and return the process.
 
-    Its output is appended to `log`. The standard input stays open: the launcher ends its group when the input ends, so
-    that no process remains when this process is killed.
+    The line goes to the process's standard input, which stays open: the launcher ends its group when the input ends, so
+    that no process remains when this process is killed. `environment` has all environment variables of the process.
+    Output is appended to `log`, whose folder is created.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as out:
@@ -130,12 +131,12 @@ def await_ready(
 ) -> None:
     """Wait until `ready()` is true; raise WorkerError if the process ends or `limit_s` seconds pass before that.
 
-    The error contains the end of the log, with `secrets` masked.
+    `name` is the server's name in errors. They contain the end of `log`, with `secrets` masked.
     """
     until = time.monotonic() + limit_s
     while not ready():
         if process.poll() is not None:
-            what = f"{name} could not be started: {how_ended(process)}"
+            what = f"{name} could not be started: {describe_exit(process)}"
             raise WorkerError(what, notes=tail(log, secrets), hint=f"its log is {log}")
         if time.monotonic() > until:
             what = f"{name} is not ready after {limit_s:.0f} s"
@@ -146,7 +147,8 @@ def await_ready(
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and its whole group, free their shared memory, and wait until they have ended.
 
-    Without effect on processes that have already ended.
+    Processes that have already ended are ignored. Raises subprocess.TimeoutExpired if `process` has not ended after 10
+    s.
     """
     import psutil
 
@@ -158,8 +160,8 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     psutil.wait_procs(group, timeout=END_S)
 
 
-def how_ended(process: subprocess.Popen[bytes]) -> str:
-    """Return a text that says how a process ended: its signal or exit status, or that it is running."""
+def describe_exit(process: subprocess.Popen[bytes]) -> str:
+    """Return how a process ended, as text: its signal or exit status, or that it is running."""
     code = process.poll()
     if code is None:
         return "it is running"
@@ -167,7 +169,10 @@ def how_ended(process: subprocess.Popen[bytes]) -> str:
 
 
 def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
-    """Return the last non-empty lines of a log, at most 12, with `secrets` masked; [] if it cannot be read."""
+    """Return the last non-empty lines of a log, at most 12, with `secrets` masked; [] if it cannot be read.
+
+    Lines are cut to 400 characters, and only the last 16 KiB are read.
+    """
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 16384))
@@ -179,11 +184,11 @@ def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
     return [line[:400] for line in text.splitlines() if line.strip()][-TAIL_LINES:]
 
 
-def held_port(host: str, port: int, name: str) -> socket.socket:
-    """Return a socket that reserves a port on `host` without listening; port 0 selects any free one.
+def reserve_port(host: str, port: int, name: str) -> socket.socket:
+    """Return a socket that reserves a port on address `host` without listening; port 0 reserves any free one.
 
-    Until it is closed, the system assigns the port to no other process, but a server that sets SO_REUSEADDR, as
-    asyncio's do, can listen on it. Raises WorkerError, which names the server `name`, if the port is taken.
+    Until the socket is closed, the system assigns the port to no other process, but a server that sets SO_REUSEADDR, as
+    asyncio's do, can listen on it. `name` is the server's name in errors. Raises WorkerError if the port is taken.
     """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -191,6 +196,6 @@ def held_port(host: str, port: int, name: str) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        hint = "leave the port out: a free one is found" if port else ""
+        hint = "leave out the port to use a free one" if port else ""
         raise WorkerError.not_started(name, f"{host}:{port}: {error.strerror}", hint) from None
     return bound

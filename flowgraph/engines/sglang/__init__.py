@@ -15,7 +15,7 @@ SGLANG = EngineVersions(
         "0.5.20": VersionTraits(session=False),
         "0.5.21": VersionTraits(session=True),
         "0.5.22": VersionTraits(session=True),
-        "0.5.23": VersionTraits(session=True, tried=("cpu",)),
+        "0.5.23": VersionTraits(session=True, tried=("cpu",), masks=True),
     },
     hint="on a CPU: flowgraph engines install sglang-cpu; on a GPU: pip install 'flowgraph[sglang]'",
 )
@@ -52,4 +52,6 @@ ENGINE = EngineCapabilities(
     ),
     modelled=Support(devices=EVERYWHERE, data=MAX_RANKS, tensor=64, expert=MAX_RANKS, settings=None),
     server="flowgraph.engines.sglang.server:Sglang",
+    not_sampled=frozenset({"repetition_penalty"}),  # 0.5.23 penalizes tokens of the response, and not of the context
+    not_together=(("top_k", "top_p"),),  # it takes both of the whole distribution; transformers and vLLM in turn
 )

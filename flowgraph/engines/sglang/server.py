@@ -8,23 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.engines.servers.remote_model import RemoteModel, Tag
-from flowgraph.engines.servers.sample_answer import UNCHANGED, read_answer, seed
+from flowgraph.engines.servers.sample_answer import UNCHANGED, read_answer, refuse_other_distribution, sample_seed
 from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_engine import CPU_TOKENS, Device, ServerEngine, ServerSettings
-from flowgraph.engines.sglang import SGLANG, SGLANG_CPU
+from flowgraph.engines.sglang import ENGINE, SGLANG, SGLANG_CPU
 from flowgraph.engines.weight_sync.weight_updates import By
 from flowgraph.language.handle import SampleRequest
 
 CPU_SHARE = 0.1  # of the machine's memory
 SPARE_POSITIONS = 16  # SGLang reserves a few positions: 2 of a whole sequence, 6 of a prompt
+MASK_TOKENS = 4096  # that SGLang keeps in a sampling mask by default
 BIND = "SGLANG_CPU_OMP_THREADS_BIND"
 
 
 def shared_cores(cores: Sequence[int], ranks: int) -> str:
-    """Divide cores among ranks, in the notation of SGLang's `SGLANG_CPU_OMP_THREADS_BIND`.
+    """Return CPU cores divided among ranks, in the notation of SGLang's `SGLANG_CPU_OMP_THREADS_BIND`.
 
-    Without this setting, SGLang requires a NUMA node for each rank. Ranks share cores if there are fewer cores than
-    ranks.
+    Each rank gets the same number of cores; a remainder is unused. If there are fewer cores than ranks, ranks share
+    cores. Without this setting, SGLang requires a NUMA node for each rank.
 
     >>> shared_cores([0, 1, 2, 5, 6], 2), shared_cores([3], 2)
     ('0,1|2,5', '3|3')
@@ -34,12 +35,24 @@ def shared_cores(cores: Sequence[int], ranks: int) -> str:
     return "|".join(",".join(map(str, share)) for share in shares)
 
 
-def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
+def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None = None) -> dict[str, Any]:
     """Return the JSON body of a `/generate` request for one sample, with token ids as input and output.
 
     `ends` are the token ids that end the response. The server uses `sampling_seed` only if its kernels do not depend on
     the batch (`ServerSettings.repeatable`).
+
+    SGLang's own log-probs are of the distribution before a truncation. Those after it come with the sampling mask, for
+    which `top_k` must be finite: without one, it is `vocabulary`, the number of the model's token ids. With
+    `ignore_eos`, SGLang ignores `ends` too, and `RemoteModel` cuts the response. Raises WorkerError as
+    `refuse_other_distribution` does.
     """
+    refuse_other_distribution(request, ENGINE)
+    changes: dict[str, Any] = request.reshaped()
+    truncated = bool(changes)
+    if truncated:
+        largest = vocabulary or MASK_TOKENS
+        changes["top_k"] = min(request.truncation.top_k or largest, largest)
+    changes |= {"ignore_eos": True} if request.stopping.ignore_eos else {}
     return {
         "input_ids": list(request.context),
         "return_logprob": True,
@@ -48,9 +61,11 @@ def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
             "temperature": request.temperature,
             "max_new_tokens": request.max_tokens,
             "stop_token_ids": list(ends),
-            "sampling_seed": seed(request),
+            "sampling_seed": sample_seed(request),
             **UNCHANGED,
+            **changes,
         },
+        **({"return_sampling_mask": True} if truncated else {}),
     }
 
 
@@ -99,7 +114,8 @@ class Sglang(ServerEngine):
             "--log-level-http": "warning",
         }
         share, max_tokens = serving.cache_share, serving.max_tokens_cached
-        positions = config.get("max_position_embeddings")
+        positions, vocabulary = config.get("max_position_embeddings"), config.get("vocab_size")
+        options |= {"--sampling-mask-max-tokens": vocabulary} if serving.masks and vocabulary else {}
         if device == "cpu":
             options |= {"--attention-backend": "torch_native", "--sampling-backend": "pytorch"}
             share, max_tokens = share or CPU_SHARE, max_tokens or CPU_TOKENS

@@ -3,7 +3,7 @@
 The standard input contains one line of JSON with arguments and keys, so that no command line and no environment
 contains a key. It stays open while the parent runs; when it ends, the server and all of its processes end.
 
-SGLang starts its other processes by `spawn`, which runs this file again in each: `prepare` applies to all of them.
+SGLang starts its other processes by `spawn`, which runs this file again in each: `prepare_process` applies to all.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LOOK_S = 1.0  # between two checks that the parent lives
 
 
-def conceal(*secrets: str) -> None:
-    """Mask `secrets` in all log messages of this process, because SGLang logs all of its settings."""
+def mask_secrets(*secrets: str) -> None:
+    """Replace `secrets` by `***` in all later log messages of this process, because SGLang logs all of its settings."""
     factory = logging.getLogRecordFactory()
 
     def masked(*arguments: Any, **options: Any) -> logging.LogRecord:
@@ -67,11 +67,11 @@ class Absent(ModuleType):
         return absent
 
 
-def prepare() -> None:
-    """Adapt this process before SGLang is imported.
+def prepare_process() -> None:
+    """Patch this process so that SGLang can be imported and torch's TCPStore does not listen on every interface.
 
-    On a CPU, replace the packages that have no build for it. Everywhere, make torch's store listen on loopback if
-    possible.
+    For a loopback host, the store listens on loopback only. If `SGLANG_USE_CPU_ENGINE` is 1, also replaces SGLang's
+    packages of GPU kernels, and declares the operators that torchvision's CPU wheel lacks.
     """
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
         for name in ("sgl_kernel", "sgl_kernel.mamba"):
@@ -81,7 +81,10 @@ def prepare() -> None:
 
 
 def declare_vision_operators() -> None:
-    """Declare two operators of torchvision, which its wheel on PyPI has for CUDA only, so that it can be imported."""
+    """Declare the operators `nms` and `qnms` of torchvision, so that it can be imported.
+
+    Its wheel on PyPI defines them for CUDA only.
+    """
     import torch
 
     library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call, unused-ignore]
@@ -111,10 +114,11 @@ def listen_on_loopback() -> None:
     module.TCPStore = on_loopback
 
 
-def end_with(parent: int) -> None:
-    """Wait until the standard input ends or the parent process is no longer `parent`, and then kill this process group.
+def end_when_parent_ends(parent: int) -> None:
+    """Wait until the parent process has ended, then kill this process group; does not return.
 
-    Either means that the process that started the server has ended.
+    `parent` is the process id of the parent, which started this server. It counts as ended when this process has
+    another parent, or when standard input is closed.
     """
     while os.getppid() == parent:
         ready, _, _ = select.select([0], [], [], LOOK_S)
@@ -140,7 +144,10 @@ def end_with_parent() -> None:
 
 
 def end_group() -> None:
-    """Unlink the shared memory of this process group, which would remain otherwise, and kill the group."""
+    """Unlink the shared memory of this process group, which would remain otherwise, and kill the group.
+
+    This process is in the group, so the function does not return.
+    """
     mapped = {inode for folder in Path("/proc").glob("[0-9]*") for inode in shared_memory(int(folder.name))}
     for file in Path("/dev/shm").iterdir() if mapped else ():
         with contextlib.suppress(OSError):
@@ -150,7 +157,7 @@ def end_group() -> None:
 
 
 def shared_memory(pid: int) -> set[int]:
-    """Return the inodes of the files in /dev/shm that a process maps.
+    """Return the inodes of the files in /dev/shm that process `pid` maps.
 
     The set is empty if the process is not in this process group or cannot be read.
     """
@@ -165,9 +172,9 @@ def shared_memory(pid: int) -> set[int]:
 
 
 def read_line() -> bytes:
-    """Return the first line of the standard input; exit if the input ends before.
+    """Return the first line of the standard input, as bytes with its newline.
 
-    The sender must send nothing after the line.
+    Exits if the input ends before. The sender must send nothing after the line.
     """
     line = b""
     while not line.endswith(b"\n"):
@@ -179,16 +186,16 @@ def read_line() -> bytes:
 
 
 def main() -> None:
-    """Read arguments and keys from the standard input, and run the server until it is killed."""
+    """Read arguments and keys from the standard input, run the server, and kill the process group when it ends."""
     parent = os.getppid()
     job = json.loads(read_line())
-    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=end_when_parent_ends, args=(parent,), daemon=True).start()
     from sglang.launch_server import run_server
     from sglang.srt.server_args import prepare_server_args
 
     settings = prepare_server_args(job["arguments"])
     settings.api_key, settings.admin_api_key = job["key"], job["admin_key"]
-    conceal(job["key"], job["admin_key"])
+    mask_secrets(job["key"], job["admin_key"])
     try:
         run_server(settings)
     except BaseException:
@@ -201,6 +208,6 @@ def main() -> None:
 if __name__ == "__mp_main__":
     end_with_parent()
 if __name__ in ("__main__", "__mp_main__"):
-    prepare()
+    prepare_process()
 if __name__ == "__main__":
     main()

@@ -49,5 +49,6 @@ ENGINE = EngineCapabilities(
     ),
     modelled=Support(devices=EVERYWHERE, data=MAX_RANKS, tensor=64, expert=MAX_RANKS, settings=None),
     server="flowgraph.engines.vllm.server:Vllm",
+    not_together=(("min_p", "top_p"),),  # it takes min_p first; transformers and SGLang last
     shares_all=True,  # gpu_memory_utilization; SGLang's mem_fraction_static is of weights and cache
 )

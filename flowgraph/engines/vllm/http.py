@@ -12,8 +12,16 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from flowgraph.engines.servers.sample_answer import UNCHANGED, SampleAnswer, parse_answer, read_answer, seed
+from flowgraph.engines.servers.sample_answer import (
+    UNCHANGED,
+    SampleAnswer,
+    parse_answer,
+    read_answer,
+    refuse_other_distribution,
+    sample_seed,
+)
 from flowgraph.engines.servers.server_control import SHOWN, ServerControl
+from flowgraph.engines.vllm import ENGINE
 from flowgraph.errors import WorkerError
 from flowgraph.language.handle import SampleRequest
 
@@ -72,8 +80,8 @@ class VllmControl(ServerControl):
         answer = self._object(path, self._send("POST", "/collective_rpc", body))
         results = answer.get("results")
         if not isinstance(results, list) or not results or not all(isinstance(result, dict) for result in results):
-            what = f"{self.door.name} answers {path} with what is none of its workers'"
-            raise WorkerError(what, notes=[str(answer)[:SHOWN]], hint="was it started by flowgraph?")
+            what = f"{self.door.name} answers {path} with something other than its workers' results"
+            raise WorkerError(what, notes=[str(answer)[:SHOWN]], hint="start this server with flowgraph")
         failure = next((result["failed"] for result in results if "failed" in result), None)
         if failure is not None:
             raise WorkerError(f"{self.door.name} cannot do {path}", notes=[" ".join(str(failure).split())[:SHOWN]])
@@ -100,14 +108,15 @@ class _GenerateAnswer(BaseModel):
     choices: list[_Choice] = Field(min_length=1, max_length=1)
 
 
-def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
+def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None = None) -> dict[str, Any]:
     """Return the JSON body of a `/inference/v1/generate` request for one sample, with token ids as input and output.
 
-    `ends` are the token ids that end the response. Raises WorkerError for a temperature between 0 and 0.01, which vLLM
-    would change.
+    `ends` are the token ids that end the response; `vocabulary` is not needed. Raises WorkerError for a temperature
+    between 0 and 0.01, which vLLM would change, and as `refuse_other_distribution` does.
     """
     if 0 < request.temperature < COLDEST:
-        raise WorkerError(f"vLLM samples greedily or at {COLDEST} at least, not at {request.temperature}")
+        raise WorkerError(f"vLLM samples greedily or at temperature {COLDEST} or more, not at {request.temperature}")
+    refuse_other_distribution(request, ENGINE)
     return {
         "token_ids": list(request.context),
         "sampling_params": {
@@ -115,26 +124,27 @@ def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
             "max_tokens": request.max_tokens,
             "stop_token_ids": list(ends),
             "ignore_eos": True,  # `stop_token_ids` are all the ends there are
-            "seed": seed(request),
+            "seed": sample_seed(request),
             "logprobs": 0,  # of the sampled token, and of no others
             "detokenize": False,
             "n": 1,
             **UNCHANGED,
+            **request.reshaped(),
         },
     }
 
 
 def read_sample(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-    """Parse and check the answer to a request for a sample.
+    """Return the parsed and checked answer of the vLLM server `name` to a request for a sample.
 
-    Raises WorkerError, with the name of the server `name`, for another form and for the faults that `read_answer`
-    checks.
+    Raises WorkerError, with the name of the server, for another form and for the faults that `read_answer` checks.
     """
     (choice,) = parse_answer(_GenerateAnswer, name, text).choices
     spans = choice.weight_versions
     meta_info = {
         "finish_reason": {"type": choice.finish_reason},
         "output_token_logprobs": [[prob.logprob, prob.token_id, None] for prob in choice.logprobs.content],
+        "output_token_sampling_logprobs": [prob.logprob for prob in choice.logprobs.content],
         "weight_version": spans[-1].get("version") if spans else "",
         "weight_versions": spans,
     }

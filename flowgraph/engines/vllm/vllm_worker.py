@@ -22,10 +22,10 @@ GROUP_S = 30.0  # for a group's members to meet, and for one broadcast
 NUMBERS = 64  # of a row that is recorded for a check
 
 
-def reported(call: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """Wrap a method so that it returns an exception as {"failed": text} instead of raising it.
+def errors_as_results(call: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """Wrap a method so that it returns {"failed": text} instead of raising an exception, and {} instead of None.
 
-    vLLM would treat a raised exception as a broken worker. A result of None is returned as {}.
+    vLLM would treat a raised exception as a broken worker.
     """
 
     @wraps(call)
@@ -52,7 +52,7 @@ class Weights:
     model_config: Any
     vllm_config: Any
 
-    @reported
+    @errors_as_results
     def flowgraph_begin_weight_update(self) -> None:
         """Begin an update: prepare the model for weights in the format of its files, and drop old records."""
         self._begin()
@@ -64,7 +64,7 @@ class Weights:
         with self._configured():
             initialize_layerwise_reload(self.model_runner.get_model())
 
-    @reported
+    @errors_as_results
     def flowgraph_end_weight_update(self) -> None:
         """End an update: convert the loaded weights to the format of the kernels."""
         self._end()
@@ -75,7 +75,7 @@ class Weights:
         with self._configured():
             finalize_layerwise_reload(self.model_runner.get_model(), self.model_config)
 
-    @reported
+    @errors_as_results
     def flowgraph_update_weights_from_disk(self, model_path: str, flush_cache: bool = False) -> None:
         """Load all weights from the safetensors files in a folder, as a complete update; `flush_cache` is ignored."""
         self._begin()
@@ -84,14 +84,14 @@ class Weights:
         finally:
             self._end()
 
-    @reported
+    @errors_as_results
     def flowgraph_update_weights_from_tensor(self, tensors: str, flush_cache: bool = False) -> None:
         """Load weights from `tensors`, the bytes of a safetensors file in base 64; `flush_cache` is ignored."""
         from safetensors.torch import load
 
         self._load(load(base64.b64decode(tensors)).items())
 
-    @reported
+    @errors_as_results
     def flowgraph_init_weights_update_group(
         self, master_address: str, master_port: int, rank_offset: int, world_size: int, group_name: str, backend: str
     ) -> None:
@@ -113,7 +113,7 @@ class Weights:
         inner._world.pg_group_ranks[group] = {member: member for member in range(world_size)}
         _state(self)[group_name] = group
 
-    @reported
+    @errors_as_results
     def flowgraph_update_weights_from_distributed(
         self, names: Sequence[str], dtypes: Sequence[str], shapes: Sequence[Sequence[int]], group_name: str, **_: Any
     ) -> None:
@@ -131,14 +131,14 @@ class Weights:
             work.wait()
         self._load(zip(names, tensors, strict=True))
 
-    @reported
+    @errors_as_results
     def flowgraph_destroy_weights_update_group(self, group_name: str) -> None:
         """Leave and destroy a process group that this worker has joined."""
         import torch.distributed
 
         torch.distributed.destroy_process_group(_state(self).pop(group_name))
 
-    @reported
+    @errors_as_results
     def flowgraph_about(self) -> dict[str, Any]:
         """Return the device, precision, tensor-parallel degree, model folder, and sleep mode of the server."""
         config = self.vllm_config
@@ -150,12 +150,12 @@ class Weights:
             "sleeps": bool(self.model_config.enable_sleep_mode),
         }
 
-    @reported
+    @errors_as_results
     def flowgraph_weights_checker(self, action: str) -> dict[str, Any]:
         """Return the checksums of the weights of the last update, by the engine's names; `action` is ignored."""
         return {"checksums": _state(self).get("sums", {})}
 
-    @reported
+    @errors_as_results
     def flowgraph_get_weights_by_name(self, name: str, truncate_size: int) -> dict[str, Any]:
         """Return the first 64 numbers of the first row of a matrix of the last update; [] for an unknown name.
 
@@ -175,7 +175,7 @@ class Weights:
             if tensor.ndim == 2:
                 state["rows"][name] = tensor[0, :NUMBERS].float().cpu().tolist()
             rows = tensor if self.device.type == "cpu" or tensor.ndim < 2 else tensor[:1]
-            engine_name, part = joined(state["parts"], table, name, rows.cpu())
+            engine_name, part = join_parts(state["parts"], table, name, rows.cpu())
             if part is not None:
                 state["sums"][engine_name] = checksum(part)
             yield name, tensor
@@ -195,13 +195,14 @@ def _state(worker: Any) -> dict[str, Any]:
     return state
 
 
-def joined(
+def join_parts(
     waiting: dict[str, dict[str, Tensor]], table: Mapping[str, Sequence[str]], name: str, tensor: Tensor
 ) -> tuple[str, Tensor | None]:
-    """Return a tensor under the engine's name, concatenated with the others if the engine joins several into one.
+    """Return the engine's name for a tensor, and the tensor joined with the others that the engine stores with it.
 
-    Until the last of these has arrived, the tensor is None. `table` lists the parts of each joined tensor; `waiting`
-    stores the parts that have arrived.
+    Tensors are concatenated in the first dimension. Until the last part of a joined tensor has arrived, the second
+    result is None. A tensor that is not joined is returned unchanged. `table` lists the parts of each joined tensor;
+    `waiting` stores the parts that have arrived.
     """
     import torch
 

@@ -16,7 +16,7 @@ import torch
 
 from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_process import ServerAddress
-from flowgraph.engines.vllm.vllm_worker import checksum, joined
+from flowgraph.engines.vllm.vllm_worker import checksum, join_parts
 from flowgraph.errors import WorkerError, nearest
 from flowgraph.models.folders import read_shapes, weight_files
 
@@ -65,7 +65,7 @@ class WeightChecks:
                 raise WorkerError(f"the weights `{name}` have shape {shape}; the servers' model has {expected}")
             if self._whole:
                 served = tensor.detach().cpu().to(getattr(torch, self._precision))
-                there, complete = joined(self._parts, JOINED, name, served)
+                there, complete = join_parts(self._parts, JOINED, name, served)
                 if complete is not None:
                     self._sums[there] = {checksum(complete)}
                     if padding := -len(complete) % PADDED_ROWS if complete.ndim == 2 else 0:
@@ -87,10 +87,10 @@ class WeightChecks:
             name, shared = control.door.name, sums.keys() & self._sums.keys()
             wrong = sorted(tensor for tensor in shared if sums[tensor] not in self._sums[tensor])
             if wrong:
-                what = f"{name} holds other weights than were sent: {len(wrong)} of {len(shared)} tensors differ"
+                what = f"{name} has different weights than were sent: {len(wrong)} of {len(shared)} tensors differ"
                 raise WorkerError(what, notes=wrong[:3])
             if self._whole and not shared:
-                what = f"{name} names its weights otherwise, so they cannot be compared"
+                what = f"{name} uses other names for its weights, so they cannot be compared"
                 raise WorkerError(what, notes=sorted(sums)[:3])
             if not self._whole:
                 self._compare_rows(control)
@@ -104,7 +104,7 @@ class WeightChecks:
             if isinstance(value, list) and value and isinstance(value[0], list):
                 close = [abs(a - b) <= 0.01 * abs(a) + 1e-6 for a, b in zip(row, value[0], strict=False)]
                 if not all(close):  # to bfloat16, the coarsest that weights are served in
-                    raise WorkerError(f"{control.door.name} holds other weights than were sent", notes=[name])
+                    raise WorkerError(f"{control.door.name} has different weights than were sent", notes=[name])
 
 
 def _checksums(control: ServerControl) -> dict[str, str]:
@@ -116,4 +116,4 @@ def _checksums(control: ServerControl) -> dict[str, str]:
             for name, text in report["checksums"].items()
         }
     except (KeyError, TypeError, AttributeError):
-        raise WorkerError(f"{control.door.name} gives no checksums of its weights") from None
+        raise WorkerError(f"{control.door.name} returned no checksums of its weights") from None

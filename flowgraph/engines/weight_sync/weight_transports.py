@@ -75,8 +75,8 @@ def buckets(weights: Iterable[tuple[str, Tensor]], max_bytes: int) -> Iterator[B
         yield bucket
 
 
-def started(work: Callable[[], Any]) -> Future[Any]:
-    """Run a function in a daemon thread, which does not keep this process alive; return its future."""
+def run_in_thread(work: Callable[[], Any]) -> Future[Any]:
+    """Start a function in a daemon thread, which does not keep this process alive, and return its future."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -89,9 +89,12 @@ def started(work: Callable[[], Any]) -> Future[Any]:
     return future
 
 
-def everywhere(controls: Sequence[ServerControl], call: Callable[[ServerControl], Any]) -> None:
-    """Make one call to all servers in parallel, and wait for all answers; then raise the first error, if any."""
-    futures = [started(partial(call, control)) for control in controls]
+def call_all(controls: Sequence[ServerControl], call: Callable[[ServerControl], Any]) -> None:
+    """Make one call to all servers in parallel, and wait for all answers; then raise the first error, if any.
+
+    `call` is a function of the control client of a server.
+    """
+    futures = [run_in_thread(partial(call, control)) for control in controls]
     wait(futures)
     for future in futures:
         future.result()
@@ -122,7 +125,7 @@ class ByDisk(WeightTransport):
                     if not file.name.endswith(".index.json"):
                         shutil.copy(file, self._folder)
             for number, bucket in enumerate(buckets):
-                save_file(plain(bucket), self._folder / f"model-{number:05d}.safetensors", {"format": "pt"})
+                save_file(cpu_copies(bucket), self._folder / f"model-{number:05d}.safetensors", {"format": "pt"})
         except (OSError, SafetensorError) as error:
             self.close()
             raise WorkerError(f"weights cannot be written for an update: {error}", where=str(self._scratch)) from None
@@ -131,7 +134,7 @@ class ByDisk(WeightTransport):
         """Let every server load the folder, and then delete it."""
         try:
             path = str(self._folder.resolve())
-            everywhere(controls, lambda c: c.post("/update_weights_from_disk", model_path=path, flush_cache=False))
+            call_all(controls, lambda c: c.post("/update_weights_from_disk", model_path=path, flush_cache=False))
         finally:
             self.close()
 
@@ -142,8 +145,8 @@ class ByDisk(WeightTransport):
             self._folder = Path()
 
 
-def plain(bucket: Bucket) -> dict[str, Tensor]:
-    """Return contiguous copies of a bucket's tensors on the CPU, by name, which safetensors can write."""
+def cpu_copies(bucket: Bucket) -> dict[str, Tensor]:
+    """Return contiguous CPU copies of a bucket's tensors by name, in the form that safetensors can write."""
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in bucket}
 
 
@@ -160,20 +163,19 @@ class ByMemory(WeightTransport):
                 what = f"weights through memory are for servers on one device; {door.name} has {door.tensor}"
                 raise WorkerError(what, hint="update by group or disk")
         for bucket in self._buckets:
-            text, _alive = serialized(bucket, controls[0].door.device)
+            text, _alive = serialize_bucket(bucket, controls[0].door.device)
             self.call(controls, serialized_named_tensors=[text], flush_cache=False)
 
     def call(self, controls: Sequence[ServerControl], **body: Any) -> None:
         """Send one bucket, already serialized in `body`, to all servers."""
-        everywhere(controls, lambda control: control.post("/update_weights_from_tensor", **body))
+        call_all(controls, lambda control: control.post("/update_weights_from_tensor", **body))
 
 
-def serialized(bucket: Bucket, device: str) -> tuple[str, Bucket]:
-    """Return tensors in SGLang's format, as base 64, and the tensors that must stay alive until it has copied them.
+def serialize_bucket(bucket: Bucket, device: str) -> tuple[str, Bucket]:
+    """Return a bucket in SGLang's format, as base 64, and tensors that must stay alive until SGLang has copied them.
 
-    The format is a pickle; SGLang accepts nothing but tensors in it. On a GPU it contains memory handles. On a CPU it
-    contains the numbers: handles of files would need torch's memory manager, a process that stays until the server
-    ends, and handles of descriptors end the server.
+    The format is a pickle; SGLang accepts nothing but tensors in it. If `device` is "cpu", it contains the numbers, and
+    no tensor must stay alive; otherwise it contains handles of GPU memory.
     """
     import pickle  # noqa: TID251 - only written here: no pickle is read
 
@@ -213,7 +215,7 @@ class ByGroup(WeightTransport):
         except BaseException:
             # The other members may wait for what never comes; the end of the group waits for them, so not here.
             group, self._group = self._group, None
-            started(getattr(group, "abort", lambda: None))
+            run_in_thread(getattr(group, "abort", lambda: None))
             raise
 
     def close(self, controls: Sequence[ServerControl]) -> None:
@@ -222,7 +224,7 @@ class ByGroup(WeightTransport):
         if group is None:
             return
         with contextlib.suppress(WorkerError):
-            everywhere(controls, lambda c: c.post("/destroy_weights_update_group", group_name=self._name))
+            call_all(controls, lambda c: c.post("/destroy_weights_update_group", group_name=self._name))
         torch.distributed.destroy_process_group(group)
 
     def _open(self, controls: Sequence[ServerControl]) -> None:
@@ -238,7 +240,7 @@ class ByGroup(WeightTransport):
         joining, offset = list[Future[Any]](), 1
         for control in controls:
             body = group | {"group_name": self._name, "rank_offset": offset}
-            joining.append(started(partial(control.post, "/init_weights_update_group", **body)))
+            joining.append(run_in_thread(partial(control.post, "/init_weights_update_group", **body)))
             offset += control.door.tensor
         _raise_failures(joining, REFUSED_S)
         limit_s = min(FORM_S, self._limit_s)
@@ -260,7 +262,9 @@ class ByGroup(WeightTransport):
             "group_name": self._name,
             "flush_cache": False,
         }
-        calls = [started(partial(control.post, "/update_weights_from_distributed", **body)) for control in controls]
+        calls = [
+            run_in_thread(partial(control.post, "/update_weights_from_distributed", **body)) for control in controls
+        ]
         _raise_failures(calls, REFUSED_S)
         options = torch.distributed.BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0

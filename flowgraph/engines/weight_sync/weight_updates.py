@@ -23,7 +23,7 @@ from flowgraph.engines.weight_sync.weight_transports import (
     ByMemory,
     WeightTransport,
     buckets,
-    everywhere,
+    call_all,
 )
 from flowgraph.errors import FlowError, WorkerError
 
@@ -90,7 +90,7 @@ class WeightUpdates:
                     with _session([control for control in controls if self._way.session and control.door.session]):
                         self._way.deliver(controls)
                     checks.compare(controls)
-                    everywhere(controls, lambda control: control.stamp(str(version)))
+                    call_all(controls, lambda control: control.stamp(str(version)))
                 except BaseException:
                     _try_each(controls, lambda control: control.stamp(INCOMPLETE))
                     raise
@@ -140,19 +140,19 @@ def _pause(control: ServerControl, hold: Hold, limit_s: float) -> None:
     control.post("/pause_generation", mode="retract")
     while not control.flush():  # requests that had just begun are being retracted
         if time.monotonic() > until:
-            raise WorkerError(f"{control.door.name} does not put its requests back within {limit_s:.0f} s")
+            raise WorkerError(f"{control.door.name} did not return its requests within {limit_s:.0f} s")
         time.sleep(LOOK_S)
 
 
 @contextlib.contextmanager
 def _session(controls: Sequence[ServerControl]) -> Generator[None]:
-    everywhere(controls, lambda control: control.post("/begin_weight_update"))
+    call_all(controls, lambda control: control.post("/begin_weight_update"))
     try:
         yield
     except BaseException:
         _try_each(controls, lambda control: control.post("/end_weight_update"))
         raise
-    everywhere(controls, lambda control: control.post("/end_weight_update"))
+    call_all(controls, lambda control: control.post("/end_weight_update"))
 
 
 def _try_each(controls: Sequence[ServerControl], call: Callable[[ServerControl], object]) -> None:

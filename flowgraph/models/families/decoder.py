@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from flowgraph.models.layer_kinds import Mixer, grouped
+from flowgraph.models.layer_kinds import Mixer, grouped_query_attention
 
 Count = Annotated[int, Field(gt=0)]
 Windows = Literal["none", "all", "even"]
@@ -50,7 +50,7 @@ class Tensors:
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = False) -> Tensors:
-    """Return the parameter counts of a linear layer.
+    """Return the parameter counts of a linear layer, with as many bias parameters as outputs if `bias`.
 
     >>> 2 * linear(4, 3) + vector(4)
     Tensors(products=24, vectors=4, sides=14)
@@ -59,22 +59,22 @@ def linear(inputs: int, outputs: int, *, bias: bool = False) -> Tensors:
 
 
 def matrix(rows: int, columns: int) -> Tensors:
-    """Return the parameter counts of a matrix that gets no adapters: a router, an expert, or a convolution's kernel."""
+    """Return the parameter counts of a matrix that gets no adapters, such as a router, an expert or a convolution."""
     return Tensors(rows * columns)
 
 
 def vector(numbers: int) -> Tensors:
-    """Return the counts of `numbers` parameters that are added or scaled by, as in a norm."""
+    """Return the parameter counts of `numbers` parameters that are added or multiplied elementwise, as in a norm."""
     return Tensors(0, numbers)
 
 
-def gated(hidden: int, width: int, *, bias: bool = False) -> Tensors:
-    """Return the parameter counts of an MLP of three linear layers: gate, up and down."""
+def gated_mlp(hidden: int, width: int, *, bias: bool = False) -> Tensors:
+    """Return the parameter counts of an MLP with three linear layers (gate, up and down) of width `width`."""
     return 2 * linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
 
 
-def plain(hidden: int, width: int, *, bias: bool = False) -> Tensors:
-    """Return the parameter counts of an MLP of two linear layers: up and down."""
+def plain_mlp(hidden: int, width: int, *, bias: bool = False) -> Tensors:
+    """Return the parameter counts of an MLP with two linear layers (up and down) of width `width`."""
     return linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
 
 
@@ -172,7 +172,7 @@ class Decoder(BaseModel, ABC):
 
     def _mlp(self) -> Tensors:
         """Count the MLP of one layer without experts: a gated one."""
-        return gated(self.hidden_size, self.width)
+        return gated_mlp(self.hidden_size, self.width)
 
     def _ends(self) -> Tensors:
         """Return the parameter counts of modules before or after all layers, such as the last norm."""
@@ -200,8 +200,8 @@ class Decoder(BaseModel, ABC):
     def mixers(self) -> tuple[Mixer, ...]:
         """Return the layers that mix tokens (attention and recurrent layers), in groups of equal layers."""
         windowed, sizes = self.windowed(), (self.num_attention_heads, self.kv_heads, self.head_size)
-        full = grouped(self.num_hidden_layers - windowed, *sizes)
-        return nonempty(full, grouped(windowed, *sizes, window=self.sliding_window))
+        full = grouped_query_attention(self.num_hidden_layers - windowed, *sizes)
+        return nonempty(full, grouped_query_attention(windowed, *sizes, window=self.sliding_window))
 
 
 class BiasedAttention(Decoder):
@@ -226,5 +226,5 @@ class Gated(Decoder):
 
 
 def nonempty(*mixers: Mixer) -> tuple[Mixer, ...]:
-    """Return the mixers that have at least one layer."""
+    """Return the mixers (groups of attention or recurrent layers) that have at least one layer, in the same order."""
     return tuple(mixer for mixer in mixers if mixer.layers)

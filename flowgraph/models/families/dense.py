@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from flowgraph.models.families.decoder import BiasedAttention, Count, Decoder, Gated, Tensors, gated, linear, vector
-from flowgraph.models.layer_kinds import Mixer, grouped
+from flowgraph.models.families.decoder import BiasedAttention, Count, Decoder, Gated, Tensors, gated_mlp, linear, vector
+from flowgraph.models.layer_kinds import Mixer, grouped_query_attention
 
 
 class Llama(BiasedAttention, Gated):
@@ -17,7 +17,7 @@ class Llama(BiasedAttention, Gated):
     mlp_bias: bool = False
 
     def _mlp(self) -> Tensors:
-        return gated(self.hidden_size, self.width, bias=self.mlp_bias)
+        return gated_mlp(self.hidden_size, self.width, bias=self.mlp_bias)
 
 
 class SmolLM3(Llama):
@@ -155,13 +155,16 @@ class LlamaNemotron(Decoder):
         hidden, norm = self.hidden_size, vector(self.hidden_size)
         query_and_out = linear(hidden, self.queries) + linear(self.queries, hidden)
         attentions = (query_and_out + 2 * linear(hidden, heads * self.head_size) + norm for heads in self._kv_heads())
-        mlps = (gated(hidden, width) + norm for width in self._widths())
+        mlps = (gated_mlp(hidden, width) + norm for width in self._widths())
         return sum((*attentions, *mlps), self._ends())
 
     def mixers(self) -> tuple[Mixer, ...]:
         """Return the attention layers, in groups with the same number of KV heads."""
         heads, size = self.num_attention_heads, self.head_size
-        return tuple(grouped(layers, heads, kv_heads, size) for kv_heads, layers in Counter(self._kv_heads()).items())
+        return tuple(
+            grouped_query_attention(layers, heads, kv_heads, size)
+            for kv_heads, layers in Counter(self._kv_heads()).items()
+        )
 
     def _kv_heads(self) -> Iterator[int]:
         for block in self.block_configs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from flowgraph.models.families.decoder import BiasedAttention, Count, Decoder, Tensors, plain, vector
+from flowgraph.models.families.decoder import BiasedAttention, Count, Decoder, Tensors, plain_mlp, vector
 
 
 class Early(Decoder):
@@ -24,7 +24,7 @@ class Early(Decoder):
         return True, True
 
     def _mlp(self) -> Tensors:
-        return plain(self.hidden_size, self.width, bias=True)
+        return plain_mlp(self.hidden_size, self.width, bias=True)
 
     def _ends(self) -> Tensors:
         return vector(2 * self.hidden_size)
@@ -105,7 +105,7 @@ class Falcon(Early):
         return self.bias, self.bias
 
     def _mlp(self) -> Tensors:
-        return plain(self.hidden_size, self.width, bias=self.bias)
+        return plain_mlp(self.hidden_size, self.width, bias=self.bias)
 
     def _norms(self) -> Tensors:
         two = self.new_decoder_architecture and self.num_ln_in_parallel_attn in (None, 2)

@@ -9,9 +9,19 @@ from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from flowgraph.models.families.decoder import Count, Decoder, Gated, Tensors, linear, matrix, nonempty, plain, vector
+from flowgraph.models.families.decoder import (
+    Count,
+    Decoder,
+    Gated,
+    Tensors,
+    linear,
+    matrix,
+    nonempty,
+    plain_mlp,
+    vector,
+)
 from flowgraph.models.families.sparse import QwenSharedMoe, Sparse
-from flowgraph.models.layer_kinds import Mixer, Recurrent, grouped
+from flowgraph.models.layer_kinds import Mixer, Recurrent, grouped_query_attention
 
 
 class DeltaNet(Decoder):
@@ -46,7 +56,7 @@ class DeltaNet(Decoder):
         return self.num_hidden_layers - self.num_hidden_layers // self.full_attention_interval
 
     def body(self) -> Tensors:
-        """Count everything but the embedding and the head."""
+        """Return the parameter counts of the decoder without embedding and head."""
         layers, hidden, heads = self.num_hidden_layers, self.hidden_size, self.linear_num_value_heads
         into = [self._convolved, self._values, heads, heads]
         if self.fused_inputs:
@@ -69,7 +79,9 @@ class DeltaNet(Decoder):
         """
         delta, matrices = self._delta_layers, self._values * self.linear_key_head_dim
         state = matrices + self._convolved * (self.linear_conv_kernel_dim - 1)
-        full = grouped(self.num_hidden_layers - delta, self.num_attention_heads, self.kv_heads, self.head_size)
+        full = grouped_query_attention(
+            self.num_hidden_layers - delta, self.num_attention_heads, self.kv_heads, self.head_size
+        )
         return nonempty(full, Recurrent(delta, state, 3 * matrices))
 
 
@@ -143,7 +155,7 @@ class NemotronH(Sparse):
         return sum(layers, self._ends() + vector(self.hidden_size * len(self.hybrid_override_pattern)))
 
     def _mlp(self) -> Tensors:
-        return plain(self.hidden_size, self.width, bias=self.mlp_bias)
+        return plain_mlp(self.hidden_size, self.width, bias=self.mlp_bias)
 
     def _expert(self) -> Tensors:
         """Return the parameter counts of one expert.
@@ -155,8 +167,8 @@ class NemotronH(Sparse):
     def _around_experts(self) -> Tensors:
         """Return the parameter counts of the router, the shared expert, and the latent projections of the experts."""
         hidden, bias = self.hidden_size, self.mlp_bias
-        latent = plain(hidden, self.moe_latent_size, bias=bias) if self.moe_latent_size else Tensors()
-        return matrix(hidden, self.num_experts) + plain(hidden, self._shared_width(), bias=bias) + latent
+        latent = plain_mlp(hidden, self.moe_latent_size, bias=bias) if self.moe_latent_size else Tensors()
+        return matrix(hidden, self.num_experts) + plain_mlp(hidden, self._shared_width(), bias=bias) + latent
 
     def mixers(self) -> tuple[Mixer, ...]:
         """Return the attention layers, and the Mamba-2 layers with their states.
@@ -164,5 +176,5 @@ class NemotronH(Sparse):
         For each token, Mamba-2 adds an outer product to the state, and reads it once.
         """
         count, state = self.hybrid_override_pattern.count, self._inner * self.ssm_state_size
-        full = grouped(count("*"), self.num_attention_heads, self.kv_heads, self.head_size)
+        full = grouped_query_attention(count("*"), self.num_attention_heads, self.kv_heads, self.head_size)
         return nonempty(full, Recurrent(count("M"), state + self._convolved * (self.conv_kernel - 1), 2 * state))

@@ -147,7 +147,7 @@ class DeepseekV4(SharedExperts):
         return super()._ends() + matrix(self.hc_mult, self.hc_mult * self.hidden_size) + vector(self.hc_mult + 1)
 
     def body(self) -> Tensors:
-        """Count everything but the embedding and the head."""
+        """Return the parameter counts of the decoder without embedding and head."""
         total = super().body()
         for ratio in filter(None, self._ratios()):
             if not self._indexed(ratio):

@@ -13,7 +13,7 @@ from flowgraph.models.families.decoder import (
     Experts,
     Tensors,
     Windows,
-    gated,
+    gated_mlp,
     linear,
     matrix,
     vector,
@@ -55,7 +55,7 @@ class Sparse(Decoder):
 
     def _around_experts(self) -> Tensors:
         """Return the parameter counts of the router and the shared experts of one layer."""
-        shared = gated(self.hidden_size, self._shared_width()) if self._shared_width() else Tensors()
+        shared = gated_mlp(self.hidden_size, self._shared_width()) if self._shared_width() else Tensors()
         return matrix(self.hidden_size, self.num_experts) + shared
 
     def _mlps(self) -> Tensors:
@@ -205,7 +205,7 @@ class Llama4(BiasedAttention, Sparse):
         return self.num_hidden_layers // step if self.moe_layers is None else len(self.moe_layers)
 
     def _around_experts(self) -> Tensors:
-        return linear(self.hidden_size, self.num_experts) + gated(self.hidden_size, self._shared_width())
+        return linear(self.hidden_size, self.num_experts) + gated_mlp(self.hidden_size, self._shared_width())
 
     def _has_window(self, layer: int) -> bool:
         """Return whether a layer attends only within a chunk: layers with rotary positions do."""

@@ -17,10 +17,10 @@ from flowgraph.cluster.cluster import Data
 from flowgraph.cluster.plan import PhasePeak, Plan, PoolForecast, StepForecast, TaskOrder, TimedTask
 from flowgraph.errors import RunFolderError
 from flowgraph.files.untrusted import json_as, read_bytes
-from flowgraph.language.region import Observations
 from flowgraph.lowering.program import HOST, Program, Run, Sync
 from flowgraph.lowering.task_names import task_name
-from flowgraph.lowering.waits import homes_of, moved_on, waits_for
+from flowgraph.lowering.waits import homes_of, homes_replaced, waits_for
+from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.measure.measured_task import MeasuredTask
 from flowgraph.runtime.record.checkpoint import disk_fault
@@ -43,9 +43,10 @@ class MeasuredStep(Data):
 
 
 def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program, seconds: float) -> MeasuredStep:
-    """Return the measurements of one step of a program; `seconds` is the duration of the step.
+    """Return the measurements of step `step` of a program; `seconds` is the duration of the whole step.
 
-    A sync gets the role that samples from its target, or else the first role there.
+    `measured` are its tasks on all ranks. A weight sync has no role, so it gets the role that samples at its target, or
+    else the first role there.
     """
     served = dict[str, str]()
     for sync in program.tasks:
@@ -57,15 +58,15 @@ def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program,
             served[task_name(sync)] = next(sampling, roles[0] if roles else "")
     named = (replace(task, role=task.role or served.get(task.task, "")) for task in measured)
     tasks = tuple(sorted(named, key=lambda task: task.begin_s))
-    timed = step_of(tasks, program, seconds)
-    return MeasuredStep(step=step, timed=timed, forecast=forecast_of(tasks, program.plan), tasks=tasks)
+    timed = step_timing(tasks, program, seconds)
+    return MeasuredStep(step=step, timed=timed, forecast=peaks_by_pool(tasks, program.plan), tasks=tasks)
 
 
-def step_of(measured: Sequence[MeasuredTask], program: Program, seconds: float) -> StepForecast:
-    """Return a step's tasks in the program's order, each with the seconds of its slowest rank, and their dependencies.
+def step_timing(measured: Sequence[MeasuredTask], program: Program, seconds: float) -> StepForecast:
+    """Return the timing of a measured step: its tasks, the seconds of their slowest ranks, and their dependencies.
 
-    `measured` are the tasks on all ranks. `seconds` is the duration of the step. Tasks that are not in the program come
-    last, without dependencies.
+    `measured` are the tasks on all ranks; `seconds` is the duration of the step. Tasks are in the program's order;
+    those that are not in the program come last, without dependencies.
     """
     ranks = defaultdict[str, list[MeasuredTask]](list)
     for task in measured:
@@ -76,18 +77,19 @@ def step_of(measured: Sequence[MeasuredTask], program: Program, seconds: float) 
     places = {name: by_name.get(name, by_node.get(name.partition(", ")[0], len(program.tasks))) for name in ranks}
     names = sorted(ranks, key=lambda name: (places[name], ranks[name][0].begin_s))
     waits = _waits(program, {place: name for name, place in places.items() if place < len(program.tasks)})
-    return StepForecast(tasks=tuple(timed(ranks[name]) for name in names), waits=tuple(waits), period_s=seconds)
+    return StepForecast(tasks=tuple(combine_ranks(ranks[name]) for name in names), waits=tuple(waits), period_s=seconds)
 
 
-def timed(ranks: Sequence[MeasuredTask]) -> TimedTask:
-    """Return one task from its measurements on all ranks: the seconds of the slowest rank of each pool.
+def combine_ranks(ranks: Sequence[MeasuredTask]) -> TimedTask:
+    """Return the timing of one task from its measurements on all ranks: the seconds of the slowest rank of each pool.
 
-    If the task ran in one pool, the seconds are split into the parts of that rank's measurement.
+    If the task ran in one pool, the seconds are split into the parts that the slowest rank measured, and "around" for
+    the rest; without such parts, all are "measured". `ranks` must not be empty.
 
     >>> sent = MeasuredTask("sync", "sync", "p.sample", "a", 0, 0.0, 2.0)
-    >>> timed([sent, MeasuredTask("sync", "sync", "", "b", 0, 2.0, 0.5)])
+    >>> combine_ranks([sent, MeasuredTask("sync", "sync", "", "b", 0, 2.0, 0.5)])
     TimedTask(name='sync', kind='sync', role='p.sample', pools=('a', 'b'), parts={'a': 2.0, 'b': 0.5}, shift=0)
-    >>> timed([MeasuredTask("u", "update", "p.train", "a", rank, 0.0, 1.0 + rank) for rank in (0, 1)]).parts
+    >>> combine_ranks([MeasuredTask("u", "update", "p.train", "a", rank, 0.0, 1.0 + rank) for rank in (0, 1)]).parts
     {'measured': 2.0}
     """
     by_rank = defaultdict[str, dict[int, list[MeasuredTask]]](dict)
@@ -110,11 +112,11 @@ def _seconds(tasks: Iterable[MeasuredTask]) -> float:
     return sum(task.seconds for task in tasks)
 
 
-def forecast_of(measured: Iterable[MeasuredTask], plan: Plan) -> tuple[PoolForecast, ...]:
-    """Return the peak memory in bytes of each pool by phase and role, on the device with the highest peak.
+def peaks_by_pool(measured: Iterable[MeasuredTask], plan: Plan) -> tuple[PoolForecast, ...]:
+    """Return the measured peak memory of each pool, in bytes, by phase and role, on the device with the highest peak.
 
-    `measured` are the tasks of one step on all ranks. The host is left out. If a whole run is in one process, each
-    pool's peak includes the memory of the others.
+    `measured` are the tasks of one step on all ranks. The host and pools without measurements are left out. If a whole
+    run is in one process, each pool's peak includes the memory of the others.
     """
     tasks_by_pool = defaultdict[str, list[MeasuredTask]](list)
     for task in measured:
@@ -143,7 +145,9 @@ def _waits(program: Program, names: Mapping[int, str]) -> Iterator[TaskOrder]:
         if place not in names:
             continue
         yield from (TaskOrder(before=names[need], after=names[place]) for need in sorted(measured_before[place]))
-        updated = set(moved_on(task, program))  # the earlier readers of these weights wait for them in the next step
+        updated = set(
+            homes_replaced(task, program)
+        )  # the earlier readers of these weights wait for them in the next step
         for earlier in range(place):
             if earlier in names and updated & set(homes_of(program.tasks[earlier])):
                 yield TaskOrder(before=names[place], after=names[earlier], delay=1)
@@ -170,7 +174,7 @@ class MeasuredRecorder:
             if not disk_fault(error):  # the recorder of the run reports a disk that refuses
                 raise
 
-    def checked(self, step: int, observed: Observations, seconds: float) -> None:
+    def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
         """Do nothing: plans do not forecast checks."""
 
     def __enter__(self) -> MeasuredRecorder:
@@ -184,7 +188,7 @@ def read_measured(run: Path) -> list[MeasuredStep]:
     """Return the measured steps of a run folder in order; empty if the file does not exist.
 
     An incomplete last line is ignored. Of a step that was repeated after a resume, the last measurement is returned.
-    Raises RunFolderError for any other invalid line.
+    Raises RunFolderError for any other invalid line, and for a file that cannot be read.
     """
     path = run / NAME
     try:
@@ -196,10 +200,10 @@ def read_measured(run: Path) -> list[MeasuredStep]:
 
 
 def measured_events(steps: Sequence[MeasuredStep], first_process: int = 1) -> list[Event]:
-    """Return the Chrome trace events of measured steps; the first task begins at time 0.
+    """Return measured steps as events of a Chrome trace; the first task begins at time 0.
 
-    Each pool is a process, numbered from `first_process`, and each rank a thread. Arrows lead from where weights are
-    sent to where they are loaded, and a counter shows the peak memory of each rank.
+    Each pool is a process of the trace, numbered from `first_process`, and each rank a thread. Arrows lead from where
+    weights are sent to where they are loaded, and a counter shows the peak memory of each rank.
     """
     tasks = [(step.step, task) for step in steps for task in step.tasks]
     pools = sorted({task.pool for _, task in tasks}, key=lambda pool: (pool == HOST, pool))

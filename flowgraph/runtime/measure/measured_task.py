@@ -15,7 +15,7 @@ from typing import Any, Literal
 from flowgraph.cluster.plan import TaskKind
 from flowgraph.language.graph import Graph
 from flowgraph.lowering.program import HOST, Run, Task
-from flowgraph.lowering.task_names import kind_of, pool_of, task_name
+from flowgraph.lowering.task_names import task_kind, task_name, task_pool
 
 DeviceKind = Literal["cpu", "cuda"]
 
@@ -82,10 +82,10 @@ _process_bytes = dict[str, int]()  # of this process, by kind of device
 
 @contextmanager
 def measuring(about: MeasuredTask, device: DeviceKind = "cpu") -> Generator[Meter]:
-    """Measure a task that runs within this block; yields a `Meter` to count its bytes.
+    """Measure a task that runs within this block, and yield a `Meter` that counts its bytes.
 
-    `about` names the task; see `about_task`. Measuring takes less than 0.2 ms. A task that raises is not measured. On a
-    GPU the measurement includes the device's unfinished work.
+    `about` has the name, kind, role, pool and rank of the task; see `about_task`. After the block, `Meter.measured` is
+    complete; if the block raises, it is not. On a GPU, the block ends when the device has finished its work.
     """
     for outer in _active:
         outer.see_peak()
@@ -134,9 +134,9 @@ class Measures:
 
 
 def note_process(device: DeviceKind = "cpu") -> None:
-    """Store the memory in bytes that this process uses before it loads weights: its libraries, a GPU's context.
+    """Store the memory that this process uses now, in bytes, for later measurements; call it before weights are loaded.
 
-    On a GPU this includes the memory of other processes there.
+    This is the memory of its libraries; on a GPU, that of the device's context and of other processes there.
     """
     if device == "cuda":
         import torch
@@ -149,13 +149,13 @@ def note_process(device: DeviceKind = "cpu") -> None:
 
 
 def about_task(task: Task, graph: Graph | None = None, rank: int = 0, pool: str = "") -> MeasuredTask:
-    """Return a measurement of a task that has only its name, kind, role, pool and rank, for `measuring`.
+    """Return a measurement of a task with only its name, kind, role, pool and rank, as `measuring` needs it.
 
-    `graph` is needed for the kind of a run. `pool` replaces the pool of the task, for a sync that is measured at its
-    source.
+    `graph` is the graph of the program; it is needed for the kind of a run of nodes. `pool` replaces the pool of the
+    task, for a weight sync that is measured at its source.
     """
     role = task.role if isinstance(task, Run) else ""
-    return MeasuredTask(task_name(task), kind_of(task, graph), role, pool or pool_of(task), rank)
+    return MeasuredTask(task_name(task), task_kind(task, graph), role, pool or task_pool(task), rank)
 
 
 def bytes_of(item: Any) -> int:
@@ -174,10 +174,10 @@ def bytes_of(item: Any) -> int:
 
 
 def begin_peak(device: DeviceKind = "cpu") -> Callable[[], int]:
-    """Reset the process's peak memory to the current memory, and return a function that returns the peak in bytes.
+    """Reset the peak memory of this process to the memory that it uses now, and return a function that reads the peak.
 
-    If the system cannot reset the peak, that function returns the resident memory at the time of its call, a lower
-    bound.
+    That function returns bytes. On a GPU, they are the device's memory. If the system cannot reset the peak, it returns
+    the resident memory at the time of its call, a lower bound.
     """
     if device == "cuda":
         import torch

@@ -22,7 +22,7 @@ FOLDER = "profile"
 
 
 def profiled_steps(text: str) -> frozenset[int]:
-    """Return the steps in the value of `--profile`, a comma-separated list, counted from 0 as in `metrics.jsonl`.
+    """Return the steps to profile, counted from 0, in the value of `--profile`, a comma-separated list.
 
     Raises UsageError for anything else.
 
@@ -74,14 +74,15 @@ NO_PROFILES = Profiles(Path())
 
 
 def profile_folder(run: Path, step: int) -> Path:
-    """Return the folder of one step's profiles."""
+    """Return the path of the folder with one step's profiles: `profile/step_000003` in the folder `run`."""
     return run / FOLDER / f"step_{step:06d}"
 
 
 def write_ray_timeline(run: Path) -> Path | None:
-    """Write Ray's timeline of a run's tasks to `profile/ray.json` and return its path; None if that fails.
+    """Write Ray's timeline of a run's tasks to `profile/ray.json` in the folder `run`, and return its path.
 
-    Call it while Ray is connected. Ray keeps only the newest tasks: 100,000 by default.
+    Call it while Ray is connected. Ray keeps only the newest tasks: 100,000 by default. If writing fails, reports the
+    error on stderr and returns None.
     """
     import ray
 

@@ -27,7 +27,7 @@ _ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # a virtual environment has one of 
 
 
 def stage(flow: Path, rules: Iterable[Path], into: Path) -> list[Path]:
-    """Copy a flow's file, the files of rules, and the files that they may import from their folders into `into`.
+    """Copy a flow's file, the files of scoring rules, and the files that they may import into the folder `into`.
 
     Returns the flow's file, then the files of the rules, as paths relative to `into`.
 
@@ -74,7 +74,7 @@ def _sources(named: Sequence[Path], places: dict[Path, Path]) -> dict[Path, Path
             sources[target] = source
             if len(sources) > MAX_FILES or total_bytes > MAX_BYTES:
                 limit = f"{MAX_FILES:,} files" if len(sources) > MAX_FILES else show_bytes(MAX_BYTES)
-                what = f"more than {limit} of Python lie here beside {file.name}, too many to send to workers"
+                what = f"this folder has more than {limit} of Python next to {file.name}, too many to send to workers"
                 hint = f"move {file.name} and what it imports to a folder of their own"
                 raise DataError.unusable(file.parent, what, hint)
     return sources
@@ -163,4 +163,4 @@ def _make_empty(folder: Path) -> None:
     except OSError as error:
         raise DataError.failed(folder, "cannot be made for the workers' files", error) from error
     if not empty:
-        raise DataError.unusable(folder, "is not empty, so it cannot take the workers' files")
+        raise DataError.unusable(folder, "is not empty, so the workers' files cannot be written to it")

@@ -29,12 +29,21 @@ from flowgraph.language.keys import Key
 from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.runtime import scratch as scratches
 from flowgraph.runtime.batch import from_table, select, to_table
-from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, outgoing, to_wire
+from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, stream_full_weights, to_wire
 from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
-from flowgraph.runtime.ray.stack_dump import stacks_here, write_on_signal
-from flowgraph.runtime.row_identity import IDS, PLACE, StoredValue, by_work, deal, guide_of, joined, lengths_for
+from flowgraph.runtime.ray.stack_dump import thread_stacks, write_on_signal
+from flowgraph.runtime.row_identity import (
+    IDS,
+    PLACE,
+    StoredValue,
+    balanced_shares,
+    join_shards,
+    lengths_for,
+    rows_of_rank,
+    split_guide,
+)
 from flowgraph.runtime.serving import ServerPlace, Servers, engine_of
 from flowgraph.runtime.worker import DeviceWorker
 from flowgraph.serialize.graph import from_json
@@ -129,7 +138,7 @@ class RankActor:
 
     def stacks(self) -> list[str]:
         """Return the stacks of all threads of this process, as lines of text."""
-        return stacks_here()
+        return thread_stacks()
 
     def open(
         self, models: ModelSetup, meeting: Path | str | None, limit_s: float, profiles: Profiles = NO_PROFILES
@@ -162,7 +171,7 @@ class RankActor:
         return loaded
 
     def serve(self, models: ModelSetup, place: ServerPlace, scratch: Path, limit_s: float) -> Any:
-        """Start the server of one replica as a child of this process, and return its door: address and keys.
+        """Start the server of one replica as a child of this process, and return the server's address and keys.
 
         `place` is the replica's place. The server's files are in a folder in `scratch`, or in a new scratch folder if
         `scratch` is on another machine. It may take `limit_s` seconds to start.
@@ -218,7 +227,7 @@ class RankActor:
             with self.measures.of(task, worker.graph) as meter, profile:
                 meter.reads(*tables)
                 ran = worker.run(task, self._inputs(worker, task, shards, tables), versions, key)
-                results = {name: packed(stored, ran.inputs[name]) for name, stored in ran.values.items()}
+                results = {name: table_with_ids(stored, ran.inputs[name]) for name, stored in ran.values.items()}
                 sent = [select(results[name], parts) for name, parts in task.sends]
                 meter.gives(*results.values())
         except FlowError as error:
@@ -226,7 +235,7 @@ class RankActor:
             where = f"as {task.role} on {seat}" if seat is not None else "on the host"
             error.notes = (*error.notes, f"in {', '.join(task.nodes)} {where}, step {key.step}")
             raise
-        if seat is not None and task.home is not None and not leads(task.home, seat.rank):
+        if seat is not None and task.home is not None and not leads_row_group(task.home, seat.rank):
             ran.observed.sums.clear()
         ran.observed.measured += self.measures.drained()
         return *results.values(), *sent, ran.observed
@@ -245,12 +254,12 @@ class RankActor:
             if parts.get(name):
                 pieces = [select(piece, parts[name]) for piece in pieces]
             # A table that was already split for this rank keeps its rows' positions in the batch.
-            read[name] = pieces[0] if is_dealt else joined(pieces, name)
-        guide, shares = guide_of(task, worker.types), None
+            read[name] = pieces[0] if is_dealt else join_shards(pieces, name)
+        guide, shares = split_guide(task, worker.types), None
         if guide is not None and count > 1 and guide.value not in dealt:
-            shares = by_work(read[guide.value], guide, count)
+            shares = balanced_shares(read[guide.value], guide, count)
         for name, rows in read.items():
-            table = rows if name in dealt else deal(rows, rank, count, name, shares)
+            table = rows if name in dealt else rows_of_rank(rows, rank, count, name, shares)
             ids = {column: table.column(column).to_numpy() for column in (*IDS, PLACE) if column in table.column_names}
             value = from_table(worker.types[name], table, f"transfer of {name}", parts.get(name, ()))
             inputs[name] = StoredValue(value, ids)
@@ -275,7 +284,7 @@ class RankActor:
         """
         source, target = task.source, task.target
         with self.measures.of(task, pool=source.pool):
-            weights = outgoing(self.handles[source])
+            weights = stream_full_weights(self.handles[source])
             if doors:
                 if target not in self.updates:
                     routed = replace(target, running=target.running.model_copy(update={"weights_by": by}))
@@ -334,10 +343,10 @@ class RankActor:
             self.handles[home].version = version
 
 
-def packed(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
+def table_with_ids(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
     """Return a stored value as a table, with the ids of its rows as columns.
 
-    `inputs` are the inputs of its node, whose lengths cut token columns.
+    `inputs` are the inputs of the node that computed it; their lengths determine how many tokens of each row are kept.
     """
     table = to_table(stored.value, lengths_for(stored.value, inputs))
     for name, column in stored.ids.items():
@@ -346,42 +355,47 @@ def packed(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
 
 
 def read_source(source: RowSource, step: int) -> pa.Table:
-    """Return the rows of one step from a source as a table."""
-    return packed(StoredValue.of(source.batch(step)))
+    """Return the rows of step `step` from a source as a table with the rows' ids."""
+    return table_with_ids(StoredValue.of(source.batch(step)))
 
 
-def on_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> Any:
-    """Call `function(tables, *rest)` and return its result.
+def apply_to_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> Any:
+    """Join the tables of each result, call `function(joined_tables, *rest)`, and return what the function returns.
 
-    Each table is joined from as many consecutive `tables` as `counts` says; columns of row ids are left out.
+    `tables` are the tables of one result after another, each from one rank; `counts` has the number of tables of each
+    result. Columns of row ids are left out.
     """
     parts = iter(tables)
-    joined_tables = [joined(list(islice(parts, count)), "a result") for count in counts]
+    joined_tables = [join_shards(list(islice(parts, count)), "a result") for count in counts]
     columns = [[name for name in table.column_names if name not in IDS] for table in joined_tables]
     return function([table.select(names) for table, names in zip(joined_tables, columns, strict=True)], *rest)
 
 
-def leads(home: Home, member: int) -> bool:
-    """Return whether a member of a home is the first of the members that share their rows."""
+def leads_row_group(home: Home, member: int) -> bool:
+    """Return whether device `member` of a home is the first of the devices that compute the same rows.
+
+    `member` is the index of the device among the members of the home.
+    """
     return member % (len(home.members) // home.ranks) == 0
 
 
 @cache
 def host_process(flows: Flows) -> RankActor:
-    """Return the actor that runs host nodes in this process; the same object for the same flows."""
+    """Return the actor that runs host nodes in this process; it is created by the first call with these flows."""
     return RankActor(flows)
 
 
 def warm_up(flows: Flows) -> None:
-    """Import torch and the flows in a host process, so that its first node does not wait for them."""
+    """Import torch and the flows in this host process, so that the first node does not wait for them."""
     importlib.import_module("torch")  # not used here, but by every node's body
     host_process(flows).read()
 
 
 def run_on_host(flows: Flows, scratch: Path, *rest: Any) -> tuple[Any, ...]:
-    """Run a task as `RankActor.run` does, in this host process, with `scratch` as its folder for temporary files.
+    """Run a task in this host process, and return what `RankActor.run` returns.
 
-    Ray kills this process and its children at the end, so they cannot be relied on to remove their files.
+    `rest` are the arguments of `RankActor.run`. Temporary files of the task are created in `scratch`, if it exists on
+    this machine: Ray kills this process and its children at the end, so they cannot be relied on to remove their files.
     """
     if scratch.is_dir():  # not on another machine
         tempfile.tempdir = str(scratch)

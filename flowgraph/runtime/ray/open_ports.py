@@ -36,7 +36,7 @@ class ListeningSocket:
         return f"{self.process} ({self.pid}) on {where}:{self.port}{reach}"
 
 
-def listening(processes: Iterable[Any] | None = None) -> list[ListeningSocket]:
+def listening_sockets(processes: Iterable[Any] | None = None) -> list[ListeningSocket]:
     """Return the listening TCP sockets of `processes` (`psutil.Process`), sorted by process name, pid and port.
 
     By default these are all processes of Ray and of inference engines on this machine. Processes of other users are

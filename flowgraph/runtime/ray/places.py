@@ -19,11 +19,11 @@ from flowgraph.lowering.project_columns import value_types
 from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
-from flowgraph.runtime.ray.device import Flows, leads, on_tables, read_source, run_on_host
+from flowgraph.runtime.ray.device import Flows, apply_to_tables, leads_row_group, read_source, run_on_host
 from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
-from flowgraph.runtime.ray.weight_routes import DeviceLocation, Spots, same_devices, way_of
-from flowgraph.runtime.row_identity import guide_of
+from flowgraph.runtime.ray.weight_routes import DeviceLocation, Spots, same_devices, weight_transport
+from flowgraph.runtime.row_identity import split_guide
 from flowgraph.runtime.scratch import remove
 from flowgraph.runtime.serving import engine_of
 
@@ -109,7 +109,7 @@ class RayPlaces:
         line = next(iter(nodes.values())).at
         about = f"{', '.join(task.nodes)} ({task.role or 'host'}), step {key.step}, {line}"
         home, which, returns = task.home, self.graphs.index(graph), len(names) + len(task.sends) + 1
-        guide = guide_of(task, value_types(graph))
+        guide = split_guide(task, value_types(graph))
         by = guide.value if guide is not None else ""
         calls, leading = list[list[Any]](), list[list[Any]]()
         members: list[Member | None] = [None] if home is None else [*self._members(home)]
@@ -123,7 +123,7 @@ class RayPlaces:
                 call = member.actor.run.options(num_returns=returns)
                 results = call.remote(which, task, dict(versions), key, shards, *refs)
             calls.append(results if isinstance(results, list) else [results])
-            if home is None or leads(home, index):
+            if home is None or leads_row_group(home, index):
                 leading.append(calls[-1])
         for results, member in zip(calls, members, strict=True):
             self._wait_for(results[-1], about, member, ", ".join(task.nodes))
@@ -169,7 +169,7 @@ class RayPlaces:
         """Return the weight transport from `source` to the servers of `target`: "memory", "group" or "disk"."""
         if target.param in self.attached:
             return engine_of(target).weights_by(target, shared=source.pool == target.pool)
-        return way_of(source, target, self.spots)
+        return weight_transport(source, target, self.spots)
 
     def _doors_of(self, source: Home, target: Home) -> Iterator[tuple[Any, ...]]:
         """Yield the servers that each member of a source sends to: those on its device, or all for the first member."""
@@ -220,7 +220,9 @@ class RayPlaces:
         import ray
 
         counts = [len(item.refs) for item in items]
-        result = host_task(on_tables).remote(function, counts, rest, *(ref for item in items for ref in item.refs))
+        result = host_task(apply_to_tables).remote(
+            function, counts, rest, *(ref for item in items for ref in item.refs)
+        )
         self._wait_for(result, "what is recorded", None)
         return lambda: ray.get(result)
 
@@ -265,7 +267,7 @@ class RayPlaces:
 
 @cache
 def host_task(function: Callable[..., Any]) -> Any:
-    """Return a function as a Ray task with one CPU and no retries, since nodes may have side effects; cached."""
+    """Return `function` as a Ray task with one CPU and no retries, since nodes may have side effects; cached."""
     import ray
 
     return ray.remote(num_cpus=1, max_retries=0)(function)

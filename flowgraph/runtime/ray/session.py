@@ -78,12 +78,13 @@ def _ray_processes() -> list[Any]:
 
 
 def connect(plan: Plan, address: str | None, folder: Path | None, threads: int, *, timeline: bool = False) -> Session:
-    """Start Ray on this machine with a CPU per device of `plan`, or connect to the cluster at `address`.
+    """Connect to Ray and return the session: start Ray on this machine, or connect to the cluster at `address`.
 
-    `folder` contains a user's files for workers, if any; `threads` is the number of CPU threads per process. A Ray that
-    is started here has a token that only this run knows and no dashboard, and listens on loopback only. With
-    `timeline`, Ray records each task, and its memory grows with every step. Raises WorkerError if Ray is not installed,
-    does not start, or cannot be reached.
+    A Ray that is started here has one CPU per device of `plan` and one more for host nodes, a token that only this run
+    knows, and no dashboard; it listens on loopback only. `folder` contains a user's files for workers, if any;
+    `threads` is the number of CPU threads per process. With `timeline`, Ray records each task, and its memory grows
+    with every step. Raises WorkerError if Ray is not installed, does not start, or cannot be reached, and
+    KeyboardInterrupt if it was interrupted while it started.
     """
     variables = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     if any(device.kind == "cpu" for device in plan.used()):
@@ -111,7 +112,7 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int, 
             ray.init(address=address, runtime_env=runtime, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        hint = "" if address is None else f"is there a cluster at {address}?"
+        hint = "" if address is None else f"check that a Ray cluster runs at {address}"
         raise WorkerError.not_started("Ray", lines[0], hint) from error
     except SystemExit:  # from the SIGTERM handler that Ray has while it starts
         raise KeyboardInterrupt from None
@@ -151,7 +152,7 @@ def _refuse_unreachable(address: str) -> None:
             socket.create_connection((host, int(port)), timeout=PROBE_S).close()
         except (OSError, OverflowError) as error:
             why = f"nothing answers at {address} ({error})"
-            raise WorkerError.not_started("the connection to Ray", why, "ray status says where a cluster is") from None
+            raise WorkerError.not_started("the connection to Ray", why, "`ray status` shows its address") from None
 
 
 def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
@@ -178,14 +179,15 @@ def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
     return Path(started.address_info["session_dir"]).name
 
 
-def admitted(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return a Ray node for each machine of the plan, as `matched` does.
+def match_cluster(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the Ray node for each machine of a plan, by its name, on a cluster that can also run host nodes.
 
-    Raises ResourceError also for a cluster without a free CPU for host nodes.
+    `nodes` are the result of `ray.nodes`. Raises ResourceError if `match_machines` does, or if no node has a CPU left
+    for host nodes.
     """
-    chosen = matched(plan, nodes)
+    chosen = match_machines(plan, nodes)
     machines = {machine.name: machine for machine in plan.cluster.nodes}
-    used = {node["NodeID"]: wanted(plan, machines[name])["CPU"] for name, node in chosen.items()}
+    used = {node["NodeID"]: resources_needed(plan, machines[name])["CPU"] for name, node in chosen.items()}
     alive = [node for node in nodes if node["Alive"]]
     if not any(node["Resources"].get("CPU", 0) - used.get(node["NodeID"], 0) >= HOST_CPUS for node in alive):
         wants = f"{HOST_CPUS} CPU beyond the {sum(used.values()):g} of its devices"
@@ -194,16 +196,15 @@ def admitted(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str,
     return chosen
 
 
-def matched(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return a Ray node for each machine of the plan with a pool, by the machine's name.
+def match_machines(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the Ray node for each machine of the plan that has a pool, by the machine's name.
 
     `nodes` are the result of `ray.nodes`. The machine with the largest needs, GPUs before CPUs, is matched first, and
-    each gets the smallest node that suffices. Raises ResourceError if resources are missing; nothing has been started
-    then.
+    each gets the smallest node that suffices. Raises ResourceError if no node has the resources of a machine.
     """
     free = [node for node in nodes if node["Alive"]]
     used = {name for pool in plan.pools for name, _ in pool.devices}
-    wants = {machine.name: wanted(plan, machine) for machine in plan.cluster.nodes if machine.name in used}
+    wants = {machine.name: resources_needed(plan, machine) for machine in plan.cluster.nodes if machine.name in used}
     chosen = dict[str, dict[str, Any]]()
     for name, needs in sorted(wants.items(), key=lambda item: _size(item[1]), reverse=True):
         fitting = [node for node in free if all(node["Resources"].get(kind, 0) >= n for kind, n in needs.items())]
@@ -214,8 +215,8 @@ def matched(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, 
     return chosen
 
 
-def wanted(plan: Plan, node: Machine) -> Mapping[str, float]:
-    """Return the Ray resources that a plan's pools need on one machine: one "CPU" per device, and one "GPU" per GPU."""
+def resources_needed(plan: Plan, node: Machine) -> Mapping[str, float]:
+    """Return the Ray resources that a plan needs on machine `node`: a "CPU" per device, and a "GPU" per GPU."""
     indices = [index for pool in plan.pools for name, index in pool.devices if name == node.name]
     gpus = sum(node.devices[index].kind == "gpu" for index in indices)
     return {"CPU": len(indices)} | ({"GPU": gpus} if gpus else {})

@@ -25,7 +25,7 @@ MAX_LINES = 24
 _files = dict[int, int]()  # the descriptor of this process's file, by process id: a fork has none of its own yet
 
 
-def stacks_here() -> list[str]:
+def thread_stacks() -> list[str]:
     """Return the stacks of all threads except the current one as lines of text, with the newest frame last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines, python = list[str](), cast("Any", sys)
@@ -38,14 +38,20 @@ def stacks_here() -> list[str]:
 
 
 def write_on_signal() -> None:
-    """Make this process write its stacks when it receives `SIGNAL`; does nothing on systems without `memfd_create`."""
+    """Make this process write the stacks of its threads to a file in memory when it receives SIGUSR2.
+
+    Does nothing on systems without `memfd_create`, and in a process that has called it before.
+    """
     if os.getpid() not in _files and hasattr(os, "memfd_create"):
         _files[os.getpid()] = file = os.memfd_create(NAME)
         faulthandler.register(SIGNAL, file=file, all_threads=True)
 
 
-def stacks_of(pid: int) -> list[str]:
-    """Return the stacks that a process of this machine writes on `SIGNAL`, as lines; empty if it writes none."""
+def request_stacks(pid: int) -> list[str]:
+    """Send SIGUSR2 to a process of this machine, and return the stacks that it writes, as lines of text.
+
+    Waits at most 5 seconds. Returns [] if the process has not called `write_on_signal` or does not exist.
+    """
     try:
         path = next(file for file in Path(f"/proc/{pid}/fd").iterdir() if NAME in str(file.readlink()))
         start = size = path.stat().st_size
@@ -64,5 +70,8 @@ def stacks_of(pid: int) -> list[str]:
 
 
 def shortened(lines: list[str]) -> list[str]:
-    """Return the last `MAX_LINES` lines, the innermost frames, after a line with the number of lines left out."""
+    """Return lines of stacks cut to the last 24, the innermost frames, after a line with the number of the others.
+
+    At most 24 lines are returned unchanged.
+    """
     return lines if len(lines) <= MAX_LINES else [f"({len(lines) - MAX_LINES} lines before)", *lines[-MAX_LINES:]]

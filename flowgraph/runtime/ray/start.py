@@ -19,7 +19,7 @@ from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import Flows, PoolRank, RankActor, warm_up
 from flowgraph.runtime.ray.places import RayPlaces, host_task
-from flowgraph.runtime.ray.session import LOOPBACK, Session, admitted
+from flowgraph.runtime.ray.session import LOOPBACK, Session, match_cluster
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import refuse_split_servers
 from flowgraph.runtime.scratch import make, note_ray
@@ -38,15 +38,15 @@ def start(
     session: Session,
     profiles: Profiles = NO_PROFILES,
 ) -> RayPlaces:
-    """Start all processes of a program's plan and return its places, ready to run any of `graphs`.
+    """Start all processes of a program's plan on Ray, load the models, and return places that can run any of `graphs`.
 
     `flows` contains the same graphs as JSON in the same order. `models` describes the models to load; `profiles`, the
-    steps to profile. If the machines lack resources, raises ResourceError before anything is started. If loading fails,
-    ends everything that was started and raises the error.
+    steps to profile. If the machines lack resources, raises ResourceError before anything is started. If starting or
+    loading fails, ends everything that was started and raises the error.
     """
     import ray
 
-    nodes = admitted(program.plan, ray.nodes())  # type: ignore[no-untyped-call]
+    nodes = match_cluster(program.plan, ray.nodes())  # type: ignore[no-untyped-call]
     scratch = make()
     if session.name:  # a later start ends this Ray if this process is killed
         note_ray(scratch, session.name)
@@ -97,8 +97,8 @@ def _reserve(program: Program, pool: Pool, name: str, machine: Mapping[str, Any]
         ray.get(group.ready(), timeout=RESERVE_LIMIT_S)
     except GetTimeoutError:
         wants = f"{len(devices)} free devices for pool `{pool.name}` on {name}"
-        gives = f"Ray did not give them within {RESERVE_LIMIT_S:.0f} s"
-        raise ResourceError.not_here(f"node {name}", wants, gives, "does another job hold them?") from None
+        gives = f"Ray did not provide them within {RESERVE_LIMIT_S:.0f} s"
+        raise ResourceError.not_here(f"node {name}", wants, gives, "check whether another job uses them") from None
     for index in range(len(devices)):
         yield PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
 
@@ -126,7 +126,7 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Pro
     for pool in program.plan.pools:
         members = places.pools[pool.name]
         engines = {home.engine for home in program.homes if home.pool == pool.name}
-        meeting = meeting_of(pool, engines, places.scratch, members[0].about, several_machines=several_machines)
+        meeting = rendezvous_of(pool, engines, places.scratch, members[0].about, several_machines=several_machines)
         for member in members:
             ref = member.actor.open.remote(models, meeting, RANKS_LIMIT_S, profiles)
             loading.append(PendingCall(ref, f"loading on {member.seat}", member))
@@ -178,19 +178,24 @@ def _start_servers(home: Home, places: RayPlaces, models: ModelSetup, *, several
     return calls
 
 
-def meeting_of(
-    pool: Pool, engines: Collection[str], scratch: Path, first: Mapping[str, Any], *, several_machines: bool = False
+def rendezvous_of(
+    pool: Pool,
+    engines: Collection[str],
+    scratch: Path,
+    first_rank: Mapping[str, Any],
+    *,
+    several_machines: bool = False,
 ) -> Path | str | None:
-    """Return where a pool's ranks connect to each other; None if none of `engines` uses a process group.
+    """Return where the ranks of a pool rendezvous: a file, or a URL `tcp://HOST:PORT`; None if no engine needs it.
 
-    It is a file on one machine, a port on loopback if that machine does not see the driver's folder `scratch`, and
-    otherwise a port of the first rank, described by `first`. Ranks that connect on loopback cannot reach other
-    machines, so loopback and files are not used if servers are reached from `several_machines`.
+    `first_rank` is what `RankActor.about` returns for rank 0. Ranks on one machine use a file in `scratch`, or a
+    loopback port if the machine does not see that folder. Ranks on several machines use a port of the first rank. So do
+    all ranks if `several_machines` is True, since ranks that connect on loopback cannot reach servers elsewhere.
     """
     if not any(ENGINES[engine].process_group for engine in engines):
         return None
     if several_machines or len({node for node, _ in pool.devices}) > 1:
-        return f"tcp://{first['ip']}:{first['port']}"
-    if not first["sees"]:
-        return f"tcp://{LOOPBACK}:{first['port']}"
+        return f"tcp://{first_rank['ip']}:{first_rank['port']}"
+    if not first_rank["sees"]:
+        return f"tcp://{LOOPBACK}:{first_rank['port']}"
     return scratch / f"{len(list(scratch.iterdir()))}-{pool.name}.meeting"

@@ -15,7 +15,7 @@ from flowgraph.engines.servers.process_groups import STOPPED_S
 from flowgraph.errors import FlowError, WorkerError
 from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import PoolRank
-from flowgraph.runtime.ray.stack_dump import shortened, stacks_of
+from flowgraph.runtime.ray.stack_dump import request_stacks, shortened
 
 LISTEN_S = 0.1  # how long a signal to this process may wait; two that come within this time count as one
 BEAT_S = 2.0  # how long without any result before the processes are asked for a sign of life
@@ -49,7 +49,7 @@ class Member:
         lines = list[str]()
         with contextlib.suppress(GetTimeoutError, RayError):
             lines = ray.get(self.actor.stacks.options(concurrency_group="beat").remote(), timeout=STACKS_S)
-        return lines or (stacks_of(self.pid) if self.pid else [])
+        return lines or (request_stacks(self.pid) if self.pid else [])
 
     def end(self) -> None:
         """Kill the process of the actor if it still runs on this machine, even if a signal has stopped it."""
@@ -221,7 +221,7 @@ def _refuse_overdue(waiting: Sequence[PendingCall], quiet_s: float) -> None:
             stacks += [f"{member} is at", *shortened(lines)] if lines else []
             continue
         for pid, (name, _) in _children().items():
-            if name.startswith("ray::") and (lines := stacks_of(pid)):
+            if name.startswith("ray::") and (lines := request_stacks(pid)):
                 stacks += [f"host process {pid}", *shortened(lines)]
     first, *rest = waiting
     raise WorkerError.overdue(first.process, first.about, max(limits), [call.about for call in rest], stacks)

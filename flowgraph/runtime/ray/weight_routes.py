@@ -28,7 +28,7 @@ Spots = Mapping[str, Sequence[DeviceLocation]]
 
 
 def same_devices(source: Home, target: Home) -> bool:
-    """Return whether each server of `target` is on the devices of the `source` members that send to it.
+    """Return whether weights from `source` to the servers of `target` stay on the same devices.
 
     That is so if both homes are in one pool and the servers use no more devices than the source has.
 
@@ -40,12 +40,13 @@ def same_devices(source: Home, target: Home) -> bool:
     return source.pool == target.pool and target.layout.devices <= len(source.members)
 
 
-def way_of(source: Home, target: Home, spots: Spots) -> WeightsBy:
-    """Return the weight transport from `source` to the servers of `target`: the plan's, or else one that fits.
+def weight_transport(source: Home, target: Home, spots: Spots) -> WeightsBy:
+    """Return how weights travel from `source` to the servers of `target`: "memory", "group" or "disk".
 
-    By default, weights go through memory to servers on the same devices, and otherwise over a process group. A process
-    group cannot contain a GPU twice, so if the sender's GPU is also a server's, weights go through a folder. Raises
-    WorkerError for a transport that cannot work between the machines in `spots`.
+    A transport that the plan sets is returned. Otherwise it is the engine's default: usually memory for servers on the
+    same devices, and a process group elsewhere. A process group cannot contain a GPU twice, so if the sender's GPU is
+    also a server's, weights go through a folder. `spots` are the devices of each pool. Raises WorkerError for a
+    transport that cannot work between their machines.
     """
     sender, servers = spots[source.pool][0], spots[target.pool][: target.layout.devices]
     shared = same_devices(source, target)
@@ -59,13 +60,13 @@ def way_of(source: Home, target: Home, spots: Spots) -> WeightsBy:
     elif by == "memory" and sender.gpu:
         what = "memory, which is that of one machine"
     if what:
-        route = f"weights of `{target.param}` cannot come from {source} to {target} through {what}"
+        route = f"weights of `{target.param}` cannot go from {source} to {target} through {what}"
         raise WorkerError(route, hint=hint)
     return by
 
 
 def refuse_split_servers(home: Home, spots: Spots) -> None:
-    """Raise WorkerError if the devices of one server of a home are on several machines."""
+    """Raise WorkerError if the devices of one server of `home` are on several machines, according to `spots`."""
     size = home.layout.devices // home.layout.data
     for first in range(0, home.layout.devices, size):
         if len({device.machine for device in spots[home.pool][first : first + size]}) > 1:

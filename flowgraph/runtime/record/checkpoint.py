@@ -2,13 +2,15 @@
 
 `CHECKPOINTS/step_000020/` contains what the run needs to continue after 20 steps: `parts/` (weights, optimizers,
 carried values), `state.json`, and `MANIFEST.json`, which is written last. One rename completes a checkpoint; no file
-points to the newest. A `Saver` writes a checkpoint when it is due. `interpreter` defines the contents of `parts/`.
+points to the newest, and `best.json` names the best by a metric. A `Saver` writes a checkpoint when it is due.
+`interpreter` defines the contents of `parts/`.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -20,10 +22,10 @@ from typing import Any
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.errors import RunFolderError
 from flowgraph.files.hashes import sha256
-from flowgraph.files.untrusted import read_json
-from flowgraph.runtime.record.run_facts import RunState, fault_in
+from flowgraph.files.untrusted import json_as, read_bytes, read_json
+from flowgraph.runtime.record.run_facts import BestFacts, RunState, schema_fault
 
-PARTS, STATE, MANIFEST = "parts", "state.json", "MANIFEST.json"
+PARTS, STATE, MANIFEST, BEST = "parts", "state.json", "MANIFEST.json", "best.json"
 SCHEMA = 2
 MAX_FAILURES = 3  # to write, in a row; then the run ends, because what it does would be lost
 
@@ -50,14 +52,14 @@ class Checkpoint:
         Raises ValueError if the file is not such a state, and OSError if it cannot be read.
         """
         state: dict[str, Any] = read_json(self.path / STATE)
-        if fault := fault_in(RunState, state):
+        if fault := schema_fault(RunState, state):
             raise ValueError(fault)
         return state
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints in `folder` of the run whose id is `run`; the newest `keep` of them are kept.
+    """The checkpoints in `folder` of the run whose id is `run`; the newest `keep` of them are kept, and the best one.
 
     A manifest contains the run's id and the steps, so `fault_of` detects a checkpoint that was copied from another run
     or renamed.
@@ -95,7 +97,7 @@ class Checkpoints:
             if not why:
                 for newer, reason in damaged:
                     aside = _set_aside(newer.path, "bad")
-                    say(f"{newer.path} is damaged: {reason}; it is now {aside.name}, and one before it is used")
+                    say(f"{newer.path} is damaged: {reason}; it is renamed to {aside.name}; an earlier one is used")
                 return checkpoint
             damaged.append((checkpoint, why))
         if damaged:
@@ -161,11 +163,34 @@ class Checkpoints:
         if why := self.fault_of(checkpoint):
             _set_aside(target, "bad")
             raise OSError(errno.EIO, f"Input/output error: read back, {why}", str(target))
-        older = [old for old in self.oldest_first() if old.steps < steps]
-        for old in older[: max(0, len(older) - self.keep + 1)]:
+        self._remove_old(steps)
+        return checkpoint
+
+    def _remove_old(self, steps: int) -> None:
+        """Remove checkpoints before the newest `keep` of those up to `steps` steps, except the best one."""
+        best = self.best()
+        until = [old for old in self.oldest_first() if old.steps <= steps and (best is None or old.steps != best.steps)]
+        extra = len(until) - self.keep + (best is not None and best.steps == steps)
+        for old in until[: max(0, extra)]:
             _set_aside(old.path, "tmp_old")  # half of it must not look like a checkpoint
         self.sweep()
-        return checkpoint
+
+    def best(self) -> BestFacts | None:
+        """Return which checkpoint is the best and by which metric; None if none is, or if it is no longer there."""
+        try:
+            best = json_as(BestFacts, read_bytes(self.folder / BEST))
+        except (OSError, ValueError):
+            return None
+        return best if any(checkpoint.steps == best.steps for checkpoint in self.oldest_first()) else None
+
+    def mark_best(self, best: BestFacts) -> None:
+        """Make an existing checkpoint the best one, in one rename; the previous best may be removed. Raises OSError."""
+        draft = self.folder / f"tmp_{BEST}"
+        draft.write_text(best.model_dump_json() + "\n", "utf-8")
+        sync(draft)
+        draft.replace(self.folder / BEST)
+        sync(self.folder)
+        self._remove_old(max(checkpoint.steps for checkpoint in self.oldest_first()))
 
 
 def _set_aside(path: Path, word: str) -> Path:
@@ -178,9 +203,9 @@ def _set_aside(path: Path, word: str) -> Path:
 
 
 def manifest_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a checkpoint: the entries of `about`, and the name, size and hash of every file.
+    """Return the content of a checkpoint's manifest: its schema, the entries of `about`, and its `files`.
 
-    Sizes are in bytes. The manifest's file itself is left out.
+    Each file in `folder`, except the manifest, has an entry with its relative name, size in bytes, and sha256.
     """
     files = [
         {"name": path.relative_to(folder).as_posix(), "size_bytes": path.stat().st_size, "sha256": sha256(path)}
@@ -200,13 +225,13 @@ def _file_fault(folder: Path, name: str, size: int, digest: str) -> str:
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} has {path.stat().st_size} bytes, not {size}"
-        return "" if sha256(path) == digest else f"{name} has other bytes than were written"
+        return "" if sha256(path) == digest else f"{name} has changed since it was written"
     except OSError as error:
         return f"{name} cannot be read: {error.strerror}"
 
 
 def sync(path: Path) -> None:
-    """Flush a file or folder to the disk (fsync)."""
+    """Flush a file or folder to the disk, and return when it is there (fsync). Raises OSError if the disk fails."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -219,9 +244,10 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def disk_fault(error: BaseException) -> str:
-    """Return the reason if a disk caused an error: it is full, its quota is used up, or it fails; else "".
+    """Return the system's message if a disk caused an error, or "" if it did not.
 
-    The causes of `error` are searched too, and the texts of errors that came from a library or another process.
+    A disk causes an error if it is full, its quota is used up, a file is too large for it, or it fails. The causes of
+    `error` are searched too, and the texts of errors that come from a library or another process.
 
     >>> disk_fault(RuntimeError("saving failed: OSError: [Errno 28] No space left on device: 'a'"))
     'No space left on device'
@@ -249,6 +275,8 @@ class Saver:
 
     `write` fills a folder with what the run carries, and `state` returns the state of the run after some number of
     steps; the entries that `write` returns are added to it. `saved` is the number of steps of the newest checkpoint.
+    If `metric` is not empty, the checkpoint of the weights with the highest `metric` in a check of held-out data stays,
+    and `export` saves these weights too.
     """
 
     checkpoints: Checkpoints
@@ -258,6 +286,30 @@ class Saver:
     say: Callable[[str], None]
     saved: int = 0
     failures: int = 0
+    metric: str = ""
+    export: Callable[[], None] = lambda: None
+
+    def checked(self, steps: int, metrics: Mapping[str, float]) -> None:
+        """Make the checkpoint after `steps` steps the best one if its `metric` is higher than before.
+
+        It is written if it does not exist. NaN is never the best, and of equal values the first is. A fault of the disk
+        is reported with `say`.
+        """
+        best, value = self.checkpoints.best(), metrics.get(self.metric, math.nan)
+        if not value > (best.value if best is not None and best.metric == self.metric else -math.inf):
+            return
+        exists = any(checkpoint.steps == steps for checkpoint in self.checkpoints.oldest_first())
+        why = "" if exists else self._refused(steps)
+        try:
+            if not why:
+                self.export()
+                self.checkpoints.mark_best(BestFacts(steps=steps, metric=self.metric, value=value))
+        except Exception as error:
+            why = disk_fault(error)
+            if not why:
+                raise
+        if why:
+            self.say(f"{self.metric} {value:.4g} after step {steps} is the best, but was not saved: {why}")
 
     def stepped(self, steps: int) -> None:
         """Write a checkpoint if one is due after `steps` steps.
@@ -289,5 +341,5 @@ class Saver:
 
     def _error(self, steps: int, times: str, why: str) -> RunFolderError:
         what = f"the checkpoint after step {steps}, {times}, could not be written: {why}"
-        hint = "free some room, then resume; --checkpoint-every 0 runs without checkpoints"
+        hint = "free disk space, then resume; --checkpoint-every 0 runs without checkpoints"
         return RunFolderError(what, where=str(self.checkpoints.folder), hint=hint)

@@ -16,9 +16,10 @@ LIBRARIES = ("flowgraph", "torch", "transformers")
 
 
 def fingerprint(plan: Plan, threads: int) -> dict[str, str]:
-    """Return what the numbers of a run depend on: library versions, CPU instruction set, GPU, threads, and layouts.
+    """Return what the numbers of a run depend on besides its flow, as text by name.
 
-    `threads` is the number of CPU threads per process.
+    The entries are the versions of flowgraph, torch and transformers, the CPU's instruction set ("cpu"), the name of
+    the GPU ("" without one), `threads`, the number of CPU threads per process, and the plan's layouts ("plan").
     """
     import torch
 
@@ -32,14 +33,14 @@ def fingerprint(plan: Plan, threads: int) -> dict[str, str]:
 
 
 def layouts_text(plan: Plan) -> str:
-    """Return the engine, layout and staleness of each role, and the kinds of devices, as one line of text."""
+    """Return a line of text with the engine, layout and staleness of each role of a plan, and the kinds of devices."""
     kinds = ", ".join(sorted({device.kind for device in plan.used()}))
     roles = (" ".join([r.role, r.engine, str(r.layout), r.late]).strip() for r in plan.placed)
     return f"{'; '.join(sorted(roles))} on {kinds}"
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return one line for each entry in which the fingerprints `then` and `now` differ.
+    """Return a line of text for each entry in which two fingerprints differ; a missing entry is `none`.
 
     >>> differences({"torch": "2.11.0", "cpu": "AVX2"}, {"torch": "2.12.0", "cpu": "AVX2"})
     ['torch was 2.11.0, is 2.12.0']
@@ -52,17 +53,18 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     ]
 
 
-def promised(plan: Plan, changed: bool = False) -> Promise:
+def resume_promise(plan: Plan, changed: bool = False) -> Promise:
     """Return how closely a resumed run repeats an uninterrupted one: "bitwise", "1e-5" or "statistical".
 
-    `changed` means that the software or the machine has changed.
+    It is "statistical" if the plan has inference servers or GPUs. Otherwise it is "1e-5" if `changed`, which means that
+    the software or the machine is not the same as before.
     """
-    if without_bits(plan):
+    if irreproducible_parts(plan):
         return "statistical"
     return "1e-5" if changed else "bitwise"
 
 
-def without_bits(plan: Plan) -> list[str]:
+def irreproducible_parts(plan: Plan) -> list[str]:
     """Return the parts of a plan that are not reproducible to the bit: roles on inference servers, and GPUs."""
     served = [f"{role.role} on {role.engine}" for role in plan.placed if is_server(role.engine)]
     return served + (["GPUs"] if any(device.kind == "gpu" for device in plan.used()) else [])

@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.errors import RunFolderError
-from flowgraph.files.hashes import SUMS, line_of
-from flowgraph.language.graph import Graph
-from flowgraph.language.region import Observations
+from flowgraph.files.hashes import SUMS, hash_line
+from flowgraph.language.graph import Graph, Node
+from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.record.checkpoint import MAX_FAILURES, disk_fault, sync
+from flowgraph.runtime.record.recorded_values import TOKEN_ROWS, rollout_nodes, row_values, token_values
 from flowgraph.runtime.record.run_folder import (
     METRICS,
     ROLLOUTS,
     RolloutWrite,
     RunFolder,
     rollout_file,
-    rollout_nodes,
-    row_values,
     token_sum,
+    validation_file,
     write_rollout,
 )
 
@@ -70,22 +70,34 @@ class Journal:
 
 @dataclass(eq=False)
 class _PendingRollout:
-    """A rollout that is being written; `result` waits for the end, and `submit` starts again."""
+    """A rollout that is being written; `result` waits for the end, and `submit` starts again.
+
+    The hash of its file is `listed` in `rollouts/SHA256SUMS`, unless it is of a check of held-out data.
+    """
 
     path: Path
     submit: Callable[[], Callable[[], RolloutWrite]]
     result: Callable[[], RolloutWrite]
+    listed: bool
+
+
+def _values(graph: Graph, node: Node, token_rows: int) -> dict[str, str]:
+    return row_values(graph, node) | (token_values(graph, node) if token_rows else {})
 
 
 class Recorder:
     """Writes each step of a run into its folder; a listener and a context manager.
 
     Data that the disk refuses (it is full, over its quota, failing) is kept, reported with `say`, and written again
-    after the next step. The run ends if the disk refused something in `MAX_FAILURES` steps in a row.
+    after the next step. The run ends if the disk refused something in `MAX_FAILURES` steps in a row. `token_rows` is
+    the number of responses of each step whose values of tokens are recorded.
     """
 
-    def __init__(self, folder: RunFolder, graph: Graph, say: Callable[[str], None]) -> None:
-        self.folder, self.graph, self.say = folder, graph, say
+    def __init__(
+        self, folder: RunFolder, graph: Graph, say: Callable[[str], None], token_rows: int = TOKEN_ROWS
+    ) -> None:
+        self.folder, self.graph, self.say, self.token_rows = folder, graph, say, token_rows
+        self._values = {node.name: _values(graph, node, token_rows) for node in rollout_nodes(graph)}
         self._metrics, self._sums = Journal(folder.path / METRICS), Journal(folder.path / ROLLOUTS / SUMS)
         self._pending, self._unsettled = list[_PendingRollout](), list[Path]()
         self._failures = [0, 0]  # in a row, of rollouts and of lines: the result of a rollout is known a step later
@@ -99,25 +111,29 @@ class Recorder:
         times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds}
         self._metrics.add(json.dumps({"step": step, **ran.observed.means(), "time": times}) + "\n")
         refused = self._rollouts_refused(), self._lines_refused(step + 1)
-        for node in rollout_nodes(self.graph):
-            names = [node.name, *row_values(self.graph, node)]
-            path = rollout_file(self.folder.path.absolute(), node.name, step)
-            submit = partial(ran.apply, write_rollout, names, names[1:], path)
-            self._pending.append(_PendingRollout(path, submit, submit()))
+        for name, types in self._values.items():
+            self._write(rollout_file(self.folder.path.absolute(), name, step), ran, name, types, listed=True)
         self._failures = [count + 1 if why else 0 for count, why in zip(self._failures, refused, strict=True)]
         why, count = next(filter(None, refused), ""), max(self._failures)
         if count == MAX_FAILURES:
             what = f"what the steps before {step + 1} recorded, {count} times in a row, could not be written"
-            hint = "free some room, then resume"
+            hint = "free disk space, then resume"
             raise RunFolderError(f"{what}: {why}", where=str(self.folder.path), hint=hint)
         if why:
-            self.say(f"not all is recorded after step {step + 1}: {why} ({self.folder.path}); it is tried again")
+            self.say(f"the records of step {step + 1} are not written: {why} ({self.folder.path}); retrying")
 
-    def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Append the metrics of a held-out check, each named `eval/METRIC`."""
-        means = {f"eval/{name.rpartition('.')[2]}": mean for name, mean in observed.means().items()}
-        self._metrics.add(json.dumps({"step": step, **means, "time": {"check_s": seconds}}) + "\n")
+    def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
+        """Append the metrics of a check of held-out data, and start to write its responses."""
+        self._metrics.add(json.dumps({"step": step, **result.metrics, "time": {"check_s": seconds}}) + "\n")
         self._lines_refused()  # if they are, the next step reports it
+        for node in rollout_nodes(result.graph):
+            types = _values(result.graph, node, self.token_rows)
+            self._write(validation_file(self.folder.path.absolute(), step), result.ran, node.name, types, listed=False)
+
+    def _write(self, path: Path, ran: StepResult, node: str, types: Mapping[str, str], *, listed: bool) -> None:
+        values = [name for name in types if name in ran.items]  # others stayed inside their task
+        submit = partial(ran.apply, write_rollout, [node, *values], values, path, types, self.token_rows)
+        self._pending.append(_PendingRollout(path, submit, submit(), listed))
 
     def settle(self) -> Mapping[str, Mapping[str, Any]]:
         """Flush everything that was recorded to the disk, before a checkpoint, and return `RunFolder.records`.
@@ -144,7 +160,8 @@ class Recorder:
                 self._pending.append(rollout)
                 continue
             self._unsettled += [rollout.path, rollout.path.parent]
-            self._sums.add(line_of(rollout.path.relative_to(rollout.path.parents[1]).as_posix(), written.sha256))
+            if rollout.listed:
+                self._sums.add(hash_line(rollout.path.relative_to(rollout.path.parents[1]).as_posix(), written.sha256))
         return why
 
     def _lines_refused(self, steps: int | None = None) -> str:

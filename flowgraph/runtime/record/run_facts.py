@@ -93,6 +93,14 @@ class RunState(_Open):
     models: dict[str, RunStateModel] = Field(default={})
 
 
+class BestFacts(_Open):
+    """`best.json` of a run's checkpoints: the steps of the best one, and the value of the metric that it is best by."""
+
+    steps: NonNegativeInt
+    metric: str
+    value: float
+
+
 class SettingFacts(_Open):
     """One entry of `settings.json`."""
 
@@ -119,10 +127,10 @@ class MetricsLine(_Open):
     time: StepTimes = StepTimes()
 
 
-def fault_in(kind: type[BaseModel], data: Any) -> str:
-    """Return the first mismatch between `data` and a pydantic model, as text with its path; "" if the data is valid.
+def schema_fault(kind: type[BaseModel], data: Any) -> str:
+    """Return the first mismatch between `data` and a pydantic model as text with its path; "" if the data is valid.
 
-    >>> fault_in(DataFacts, {"digest": "0"}), fault_in(DataFacts, {"name": "digits"})
+    >>> schema_fault(DataFacts, {"digest": "0"}), schema_fault(DataFacts, {"name": "digits"})
     ('lacks `name`', '')
     """
     try:

@@ -1,8 +1,9 @@
 """A run's folder: plain files with the flow of the run, its settings, and its results, written during the run.
 
 `run.json`, `settings.json`, `graph.json`, `graph.txt`, `plan.json`, `program.txt`, `flow.py`, `flow.mmd`, `plan.mmd`,
-`metrics.jsonl`, `rollouts/NODE/STEP.parquet` with their hashes in `rollouts/SHA256SUMS`, `checkpoints/`,
-`weights/PARAM/`, and `lock`, locked by the process that runs it. `recorder` writes the files of each step.
+`metrics.jsonl`, `rollouts/NODE/STEP.parquet` with their hashes in `rollouts/SHA256SUMS`, `validation/STEP.parquet`,
+`checkpoints/`, `best/PARAM/`, `weights/PARAM/`, and `lock`, locked by the process that runs it. `recorder` writes the
+files of each step.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowgraph.analysis.flat_graph import full_hash, structure_hash, to_json
 from flowgraph.errors import DataError, RunFolderError
-from flowgraph.files.hashes import SUMS, faults, read_sums, sha256, text_hash
+from flowgraph.files.hashes import SUMS, file_mismatches, read_sums, sha256, text_hash
 from flowgraph.files.untrusted import parse_json, read_bytes, read_json, read_text
 from flowgraph.flows.settings import ResolvedSetting
-from flowgraph.language.graph import Graph, Node
+from flowgraph.language.graph import Graph
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Kind, Metric, Record, Value
+from flowgraph.language.values import Metric, Value
 from flowgraph.lowering.program import Program
-from flowgraph.runtime.batch import PLAIN, from_table
+from flowgraph.runtime.batch import from_table
 from flowgraph.runtime.record.checkpoint import disk_fault
-from flowgraph.runtime.record.run_facts import MetricsLine, RunFacts, SettingsFacts, fault_in
+from flowgraph.runtime.record.recorded_values import rollout_nodes, with_extras, with_values
+from flowgraph.runtime.record.run_facts import MetricsLine, RunFacts, SettingsFacts, schema_fault
 from flowgraph.serialize.graph import from_json
 from flowgraph.serialize.graph_text import graph_text
 from flowgraph.serialize.program_text import program_text
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 METRICS, ROLLOUTS = "metrics.jsonl", "rollouts"
 RECORDS = "records"  # in a checkpoint's state: the sizes and hashes of `JOURNALS` at that step
+VALIDATION = "validation"  # the responses of each check of held-out data, by its step
 JOURNALS = (METRICS, f"{ROLLOUTS}/{SUMS}")
 MAX_METRICS_BYTES = 2**28  # of `metrics.jsonl`: some hundred thousand steps
 ROLLOUT = re.compile(r"([0-9]{6,18})\.(parquet|part)")
@@ -65,7 +68,7 @@ class RunFolder:
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            raise RunFolderError.exists(str(path), str(fresh(path.parent, path.name))) from None
+            raise RunFolderError.exists(str(path), str(unused_run_path(path.parent, path.name))) from None
         except OSError as error:
             raise RunFolderError.cannot(str(path), error) from error
         return cls(path)
@@ -76,7 +79,7 @@ class RunFolder:
         if not cls(path).begun:
             runs = [file.parent.name for file in path.parent.glob("*/run.json")] if path.parent.is_dir() else []
             raise RunFolderError.no_run(str(path), runs)
-        if fault := fault_in(RunFacts, cls(path).facts()):
+        if fault := schema_fault(RunFacts, cls(path).facts()):
             raise RunFolderError.cannot(str(path / "run.json"), ValueError(fault))
         return cls(path)
 
@@ -129,7 +132,7 @@ class RunFolder:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 pid = os.read(handle, 32).decode(errors="replace").strip() or "that is just starting"
-                what = f"process {pid} runs this; two would write over each other"
+                what = f"process {pid} runs this; two runs would overwrite each other"
                 raise RunFolderError(what, where=str(self.path), hint="wait for it, or end it") from None
             os.ftruncate(handle, 0)
             os.write(handle, f"{os.getpid()}\n".encode())
@@ -148,7 +151,7 @@ class RunFolder:
             path, size = self.path / name, int(records.get(name, {}).get("size_bytes", 0))
             if path.is_file():
                 os.truncate(path, path.read_bytes()[:size].rfind(b"\n") + 1)  # a line that was cut is removed
-        for path in (self.path / ROLLOUTS).glob("*/*"):
+        for path in (*(self.path / ROLLOUTS).glob("*/*"), *(self.path / VALIDATION).glob("*")):
             file = ROLLOUT.fullmatch(path.name)
             if file and path.is_file() and (file[2] == "part" or int(file[1]) >= steps):
                 path.unlink()
@@ -173,13 +176,13 @@ class RunFolder:
             elif path.stat().st_size < size:
                 lines.append(f"{path} has {path.stat().st_size} bytes, not {size}")
             elif sha256(path, size) != records[name]["sha256"]:
-                lines.append(f"{path} has other bytes than were written")
+                lines.append(f"{path} has changed since it was written")
             elif path.name == SUMS:
                 try:
                     sums = read_sums(path.read_bytes()[:size].decode())
                 except ValueError as error:
                     return [*lines, f"{path} cannot be read: {error}"]
-                lines += [f"{path.parent}/{fault}" for fault in faults(path.parent, sums)]
+                lines += [f"{path.parent}/{fault}" for fault in file_mismatches(path.parent, sums)]
         return lines
 
     @property
@@ -212,7 +215,7 @@ class RunFolder:
             lines = read_bytes(path, MAX_METRICS_BYTES).split(b"\n")[:-1] if path.is_file() else []
             metrics = [parse_json(line, finite=False) for line in lines]
             for number, line in enumerate(metrics, 1):
-                if fault := fault_in(MetricsLine, line):
+                if fault := schema_fault(MetricsLine, line):
                     raise ValueError(f"line {number}: {fault}")
             return metrics
 
@@ -227,7 +230,7 @@ class RunFolder:
         """
         with _readable(self.path / "settings.json") as path:
             settings: list[dict[str, Any]] = read_json(path)
-            if fault := fault_in(SettingsFacts, settings):
+            if fault := schema_fault(SettingsFacts, settings):
                 raise ValueError(fault)
             return settings
 
@@ -252,44 +255,38 @@ def _readable(path: Path) -> Generator[Path]:
 
 
 def declared_metrics(graph: Graph) -> dict[str, Metric]:
-    """Return the metrics that nodes declare, by `node.metric`; the metrics of scores come first, as in displays."""
+    """Return the metrics that the nodes of a graph declare, by `NODE.METRIC`.
+
+    Nodes inside loss regions are included. Metrics of nodes that score come first, because displays show them in this
+    order.
+    """
     nodes = sorted(graph.all_nodes, key=lambda node: node.op.kind != "score")
     return {f"{node.name}.{metric.name}": metric for node in nodes for metric in node.op.metrics}
 
 
-def fresh(runs: Path, stem: str) -> Path:
-    """Return the first unused path among `stem-1`, `stem-2` and so on in the folder `runs`; it is not created."""
+def unused_run_path(runs: Path, stem: str) -> Path:
+    """Return the first unused path among `stem-1`, `stem-2` and so on in the folder `runs`, which need not exist.
+
+    The path is not created.
+    """
     names = {path.name for path in runs.iterdir()} if runs.is_dir() else set[str]()
     return next(runs / name for i in range(1, len(names) + 2) if (name := f"{stem}-{i}") not in names)
 
 
 def token_sum(graph: Graph, observed: Observations) -> float:
-    """Return the number of generated tokens: the sum of all observed metrics whose declared unit is tokens."""
+    """Return the number of generated tokens of a step: the sum of all observed metrics whose unit is tokens."""
     keys = {(node.name, metric.name) for node in graph.nodes for metric in node.op.metrics if metric.unit == "tokens"}
     return sum(total for key, (total, _) in observed.sums.items() if key in keys)
 
 
-def rollout_nodes(graph: Graph) -> list[Node]:
-    """Return the nodes that sample rollouts; a judge is left out, because it samples but returns scores."""
-    return [node for node in graph.nodes if node.op.kind == "generate" and issubclass(node.returns[0], Record)]
+def validation_file(run: Path, step: int) -> Path:
+    """Return the path of the responses of the held-out check before step `step`: `validation/STEP.parquet` in `run`."""
+    return run / VALIDATION / f"{step:06d}.parquet"
 
 
 def rollout_file(run: Path, node: str, step: int) -> Path:
-    """Return the path of a node's rollout of one step."""
+    """Return the path of a node's rollout of one step: `rollouts/NODE/STEP.parquet` in the folder `run`."""
     return run / ROLLOUTS / node / f"{step:06d}.parquet"
-
-
-def row_values(graph: Graph, node: Node) -> list[str]:
-    """Return the names of nodes that compute one value per row from the rollout of `node` alone, such as scores."""
-    derived, names = {node}, list[str]()
-    for reader in graph.nodes:
-        sources = {edge.source for _, edge in reader.inputs if isinstance(edge.source, Node)}
-        if sources & derived and sources <= derived:
-            derived.add(reader)
-            kind = reader.returns[0]
-            if len(reader.returns) == 1 and not issubclass(kind, Record) and kind.kind is Kind.ROW:
-                names.append(reader.name)
-    return names
 
 
 class RolloutWrite(NamedTuple):
@@ -299,24 +296,27 @@ class RolloutWrite(NamedTuple):
     refused: str
 
 
-def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) -> RolloutWrite:
-    """Write a rollout to a Parquet file, with additional columns; return its hash, or why the disk refused it.
+def write_rollout(
+    tables: Sequence[pa.Table],
+    names: Sequence[str],
+    path: Path,
+    types: Mapping[str, str] | None = None,
+    token_rows: int = 0,
+) -> RolloutWrite:
+    """Write a rollout and values of its rows to a Parquet file; return the file's hash, or why the disk refused it.
 
-    The first of `tables` is the rollout; the others are plain values, called `names`, that become columns. A value with
-    another number of rows is left out; if a node has the name of a part of the rollout, its column is written as a
-    call, `mask()`. The file is complete or does not exist. Raises OSError for other faults than the disk's.
+    The first of `tables` is the rollout; the others are plain values, called `names`, that become columns as in
+    `recorded_values.with_values`, and so do their extras. The file at `path` is complete or does not exist; parent
+    folders are created. Raises OSError if writing fails for a reason other than a full, limited or failing disk.
     """
     import pyarrow.parquet as pq
 
     rollout, *values = tables
-    for name, table in zip(names, values, strict=True):
-        if PLAIN in table.column_names and table.num_rows == rollout.num_rows:
-            column = f"{name}()" if name in rollout.column_names else name
-            rollout = rollout.append_column(column, table.column(PLAIN))
+    table = with_extras(with_values(rollout, values, names, types or {}, token_rows))
     draft = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rollout, draft, write_page_checksum=True, compression="zstd")
+        pq.write_table(table, draft, write_page_checksum=True, compression="zstd")
         digest = sha256(draft)
         draft.replace(path)
     except OSError as error:
@@ -385,7 +385,7 @@ class Replay:
             listed = read_sums(text[: text.rfind("\n") + 1])
         replayed = {f"{node.name}/{step:06d}.parquet": step for node in nodes for step in range(steps)}
         unlisted = (f"{SUMS} lacks {name}" for name, step in replayed.items() if name not in listed and step < last)
-        changed = faults(folder, {name: digest for name, digest in listed.items() if name in replayed})
+        changed = file_mismatches(folder, {name: digest for name, digest in listed.items() if name in replayed})
         if why := next(chain(unlisted, changed), ""):
             raise RunFolderError(f"cannot be replayed: {why}", where=str(folder))
 

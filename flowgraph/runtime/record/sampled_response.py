@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flowgraph.language.graph import Graph
 from flowgraph.runtime.batch import PLAIN
-from flowgraph.runtime.record.run_folder import rollout_nodes, row_values
+from flowgraph.runtime.record.recorded_values import rollout_nodes, row_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,9 +26,9 @@ class SampledResponse:
 
 
 def sampled_names(graph: Graph) -> tuple[str, ...]:
-    """Return the names of the results that `sampled_response` reads; empty if no node samples.
+    """Return the names of the results that `sampled_response` needs: the first node that samples, then its scores.
 
-    These are the first node that samples, then the nodes that score its rollout alone.
+    Scores are nodes that score the rollout of this node alone. Empty if no node samples.
     """
     nodes = rollout_nodes(graph)
     scores = {node.name for node in graph.nodes if node.op.kind == "score"}
@@ -36,10 +36,11 @@ def sampled_names(graph: Graph) -> tuple[str, ...]:
 
 
 def sampled_response(tables: Sequence[pa.Table], names: Sequence[str], place: int) -> SampledResponse | None:
-    """Return the response of row `place`, modulo the number of rows; None if the rollout has no text or no rows.
+    """Return the response in row `place`, modulo the number of rows; None if the rollout has no text or no rows.
 
-    The first of `tables` is the rollout; the others are scores, called `names`. Prompt and response are cut to 2,000
-    characters each.
+    The first of `tables` is the rollout; the others are scores, called `names`. A table with another number of rows is
+    skipped; without scores, those of the rollout itself are used. At most the last 2,000 characters of the prompt,
+    which for a chat is its last message, and the first 2,000 of the response are returned.
     """
     rollout, *values = tables
     if "text" not in rollout.column_names or not rollout.num_rows:

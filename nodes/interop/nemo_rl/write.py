@@ -51,7 +51,7 @@ class NemoRlCluster:
 
 
 def nemo_rl_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values of a version's template, and note what NeMo RL does differently because it has no key."""
+    """Return the values for the template of NeMo RL's version; add a note for each thing that it does differently."""
     cluster = _cluster(spec)
     policy, critic, sampler = spec.role("policy"), spec.role("critic"), spec.role("sampler")
     if spec.lag and not cluster.separate:
@@ -82,7 +82,7 @@ def nemo_rl_values(spec: ExportSpec) -> dict[str, Any]:
 
 
 def nemo_rl_run(spec: ExportSpec) -> SystemRun:
-    """Return where and how NeMo RL runs what is written for it, with the role names of shipped flows.
+    """Return the devices, layouts and settings with which NeMo RL runs an exported plan; roles are named as in "ppo".
 
     Source: NeMo RL 0.7.0: models/megatron/setup.py gives Megatron no FSDP; the policy's worker keeps the reference in
     host memory and swaps it with the policy's weights; if generation shares devices, everything else is offloaded.

@@ -30,7 +30,11 @@ ENGINES = ("vllm.num_engines", "vllm_num_engines")
 
 
 def read_openrlhf(config: Config) -> Imported:
-    """Return a run of OpenRLHF; raises UsageError without a model, or if its layouts do not divide its devices."""
+    """Return the run that OpenRLHF's flags describe as one of the shipped flows, with a note on each difference.
+
+    Raises UsageError if the flags name no model or no vLLM engines, if a number or a ZeRO stage is invalid, or if the
+    parallel degrees or shared devices of the roles do not fit together.
+    """
     flow = _flow(config)
     run = openrlhf_run(config, flow)
     _, prompt, response = _lengths(config)
@@ -59,7 +63,11 @@ def read_openrlhf(config: Config) -> Imported:
 
 
 def openrlhf_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Return where and how a run has the roles of a flow."""
+    """Return the devices, layouts and settings of a flow's roles in a run of OpenRLHF.
+
+    Raises UsageError for a run without vLLM's engines, for an invalid number or ZeRO stage, and if the parallel degrees
+    or shared devices of the roles do not fit together.
+    """
     parts, total_tokens = _parts(config, flow), _lengths(config)[0]
     tensor, sequence = _degrees(config)
     stage = 3 if _uses_fsdp(config) else config.integer("ds.zero_stage", "zero_stage")
@@ -257,6 +265,10 @@ def _settings(config: Config, flow: ShippedFlow, response: int) -> Iterator[tupl
     rows = config.positive("rollout.n_samples_per_prompt", "n_samples_per_prompt")
     yield f"{flow.sampler}.n", rows
     yield f"{flow.sampler}.temperature", config.number(*TEMPERATURE)
+    top_p = config.share("rollout.top_p", "top_p")
+    yield f"{flow.sampler}.top_p", top_p if top_p < 1 else None
+    if top_p < 1:
+        config.note("the run trains log-probs of all tokens; the flow those of the tokens that top_p keeps")
     yield f"{flow.sampler}.max_tokens", response
     if flow.name == "dapo":
         yield "policy.refill.groups", batch

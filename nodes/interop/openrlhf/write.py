@@ -39,7 +39,7 @@ class Groups:
 
 
 def openrlhf_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values of a version's template, and note what OpenRLHF does differently because it has no flag."""
+    """Return the values for the template of OpenRLHF's version; add a note for each thing that it does differently."""
     groups, layout, sampler = _groups(spec), _layout(spec), spec.role("sampler")
     if sampler.engine == "sglang":
         spec.note(f"{sampler.role} runs on `sglang`; OpenRLHF samples with vllm")

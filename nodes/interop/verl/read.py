@@ -45,7 +45,11 @@ NO_BOUND = 1e5  # a bound of the dual clip, or of a value, that nothing reaches
 
 
 def read_verl(config: Config) -> Imported:
-    """Return a run of verl. Raises UsageError without a model, or if its layouts do not divide its devices."""
+    """Return the run that verl's keys describe as one of the shipped flows, with a note on each difference.
+
+    Raises UsageError for a run that names no model or learns from a teacher, for a number that is invalid, and if a
+    layout does not divide its devices.
+    """
     if config.flag("distillation.enabled"):
         paths = (name for name in config.overrides if name.endswith(".model_path") and "teacher" in name)
         names = [config.overrides[path].text for path in paths]
@@ -84,7 +88,7 @@ def read_verl(config: Config) -> Imported:
 
 
 def verl_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Return the devices, layouts and settings of a flow's roles in a run; the first part has the trainer."""
+    """Return devices, layouts and settings of a flow's roles in a verl run; raise UsageError as `read_verl` does."""
     separate, lag = _asynchrony(config)
     nodes, per_node = config.positive("trainer.nnodes"), config.positive("trainer.n_gpus_per_node")
     home = tuple(role for role in flow.roles if not (separate and role == "policy.sample"))
@@ -183,6 +187,12 @@ def _adapted(config: Config, name: str, prefix: str) -> str:
 def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[str, Scalar]]:
     yield f"{flow.sampler}.n", config.positive(f"{ROLLOUT}.n", "rollout.n")
     yield f"{flow.sampler}.temperature", config.number(f"{ROLLOUT}.temperature")
+    top_k, top_p = config.integer(f"{ROLLOUT}.top_k") or 0, config.share(f"{ROLLOUT}.top_p")
+    yield f"{flow.sampler}.top_k", top_k if top_k > 0 else None
+    yield f"{flow.sampler}.top_p", top_p if top_p < 1 else None
+    yield f"{flow.sampler}.ignore_eos", config.flag(f"{ROLLOUT}.ignore_eos") or None
+    if top_k > 0 or top_p < 1:
+        config.note("the run trains log-probs of all tokens; the flow those of the tokens that top_k and top_p keep")
     yield f"{flow.sampler}.max_tokens", config.positive("data.max_response_length")
     if flow.name == "dapo":
         yield "policy.refill.groups", config.positive("data.train_batch_size")

@@ -19,7 +19,10 @@ MAX_DEVICES = 65_536  # of a cluster; more would take long to divide
 
 
 def layouts_of(config: Config, flow: ShippedFlow, devices: int, sampling_devices: int) -> dict[str, Layout]:
-    """Return the layout of each role. Raises UsageError if a layout does not divide the devices."""
+    """Return the layout of each role, on the trainer's `devices` or on `sampling_devices` for the policy's sampling.
+
+    Raises UsageError for more than 65,536 devices, and if the degrees of a layout do not divide the devices.
+    """
     if max(devices, sampling_devices) > MAX_DEVICES:
         what = f"{max(devices, sampling_devices):,} devices, where a cluster has at most {MAX_DEVICES:,}"
         raise config.error(what, "nnodes")
@@ -50,7 +53,8 @@ def running_of(
 ) -> tuple[dict[str, RoleSettings], dict[str, int]]:
     """Return the settings of each role, and the rows per micro-batch of roles that pack rows and limit their number.
 
-    Megatron's rows are packed; FSDP's are where `use_remove_padding` is on.
+    `total_tokens` are those of the longest row, and `separate` says that sampling has devices of its own. Megatron
+    packs rows; FSDP does if `use_remove_padding` is on.
     """
     trainer = trainer_of(config)
     running, rows_at_once = dict[str, RoleSettings](), dict[str, int]()
@@ -85,7 +89,10 @@ def running_of(
 
 
 def in_chunks(config: Config, run: SystemRun) -> SystemRun:
-    """Return a run in which FSDP computes logits in chunks, as ours does; add a note if verl does not."""
+    """Return a run in which FSDP computes logits in chunks, as flowgraph's does; add a note if verl does not.
+
+    A run of Megatron is returned unchanged.
+    """
     if run.engines["train"] == "megatron" or all(settings.logits == "chunked" for settings in run.running.values()):
         return run
     config.note("verl computes all logits of a micro-batch at once (use_fused_kernels=False); the plan in chunks")
@@ -94,7 +101,7 @@ def in_chunks(config: Config, run: SystemRun) -> SystemRun:
 
 
 def trainer_of(config: Config) -> str:
-    """Return the training engine: fsdp, megatron, or another one, which the plan replaces by FSDP."""
+    """Return the training engine of a run: "fsdp", "megatron", or another one, with a note that FSDP replaces it."""
     engine = config.text("model_engine")
     if (
         engine == "megatron"

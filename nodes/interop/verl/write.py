@@ -52,7 +52,7 @@ AGGREGATIONS = {
 
 
 def verl_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values of a version's template, and note what verl does differently because it has no key."""
+    """Return the values for the template of verl's version; add a note for each thing that verl does differently."""
     sampler = spec.role("sampler")
     separate = sampler.pool not in ("", spec.role("policy").pool)
     trainer, sampling = spec.devices(*trainer_pools(spec, "verl's trainer")), spec.devices(sampler.pool)

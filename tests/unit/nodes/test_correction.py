@@ -155,7 +155,7 @@ def test_an_engine_that_tells_no_log_probs_is_named(told: torch.Tensor | None) -
         with pytest.raises(LawError) as caught:
             call()
         assert str(caught.value) == (
-            f"{name}(behaviour=) wants the log-probs that rows were sampled with, but {lacking} of 2 tokens have none\n"
+            f"{name}(behaviour=) needs the log-probs that rows were sampled with, but {lacking} of 2 tokens have none\n"
             "  hint: sample on an engine that reports them, or leave the correction out"
         )
 

@@ -54,7 +54,7 @@ def test_the_order_depends_on_the_prompts_not_on_where_their_rows_lie() -> None:
 
 
 def test_no_rows_cannot_be_trained_on() -> None:
-    with pytest.raises(LawError, match="there are no rows to train on"):
+    with pytest.raises(LawError, match="update got no rows to train on"):
         minibatches(NONE, NONE, 2, Key(), 0)
 
 

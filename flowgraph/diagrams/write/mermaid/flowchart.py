@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from flowgraph.diagrams.model.labels import clean, signed, signed_lines
+from flowgraph.diagrams.model.labels import clean, signed_label, signed_lines
 from flowgraph.diagrams.model.picture import ArrowStyle, BoxKind, Picture
 from flowgraph.diagrams.write.palette import ARROW_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
 
@@ -52,10 +52,10 @@ _DASHES = ",stroke-dasharray:6 3"
 
 
 def mermaid(picture: Picture) -> str:
-    """Return a picture as a Mermaid flowchart.
+    """Return a picture of boxes and arrows as the text of a Mermaid flowchart.
 
-    Mermaid lays a cycle out from the box that it meets first. So carried boxes are declared first, with the frames
-    around them, and tied into one chain by invisible links: then only the arrows to the next step go upwards.
+    Mermaid arranges a cycle from the box that it reads first. So state that is carried to the next step is declared
+    first, and invisible links keep its boxes in one chain: then only the arrows to the next step go upwards.
     """
     carried = list(dict.fromkeys(arrow.target for arrow in picture.arrows if arrow.style is ArrowStyle.CARRY))
     boxes = {box.id: box for box in picture.boxes}
@@ -78,8 +78,8 @@ def mermaid(picture: Picture) -> str:
         *_inside(ordered, None, "    "),
         *(f"    {tie}" for tie in ties),
         *(
-            f'    {arrow.source} {_LINES[arrow.style]}|"{escaped(signed(arrow.label, arrow.status))}"| {arrow.target}'
-            for arrow in picture.arrows
+            f'    {link.source} {_LINES[link.style]}|"{escaped(signed_label(link.label, link.status))}"| {link.target}'
+            for link in picture.arrows
         ),
         *(
             f"    classDef {kind} fill:{ink.fill},stroke:{ink.border},color:{TEXT},stroke-width:1.5px"
@@ -93,7 +93,7 @@ def mermaid(picture: Picture) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text with the characters escaped that Mermaid would interpret.
+    """Return a text, cleaned by `clean`, with the characters escaped that Mermaid would interpret.
 
     >>> escaped("policy.generate n=8"), escaped('a"] --> b'), escaped("1. <b>")
     ('policy.generate n=8', 'a#quot;#93; #45;#45;#gt; b', '1#46; #lt;b#gt;')
@@ -113,7 +113,7 @@ def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
         label = "<br/>".join(map(escaped, signed_lines(box)))
         yield f'{indent}{box.id}{left}"{label}"{right}:::{box.kind}'
     for inner in picture.frames_in(frame):
-        yield f'{indent}subgraph {inner.id}["{escaped(signed(inner.label, inner.status))}"]'
+        yield f'{indent}subgraph {inner.id}["{escaped(signed_label(inner.label, inner.status))}"]'
         yield from _inside(picture, inner.id, indent + "    ")
         yield f"{indent}end"
         yield f"{indent}class {inner.id} {inner.kind}"

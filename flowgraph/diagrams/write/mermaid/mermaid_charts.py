@@ -15,7 +15,7 @@ from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.picture import ArrowStyle, MessageStyle, SequenceDiagram
 from flowgraph.diagrams.write.mermaid.flowchart import escaped
 from flowgraph.diagrams.write.palette import ARROW_INKS, BAR_INKS, INKS, TEXT
-from flowgraph.diagrams.write.svg.text_lines import cut
+from flowgraph.diagrams.write.svg.text_lines import clean_and_cut
 
 # A transfer has an open head; a sync of weights is dashed too, for Mermaid has no bold line here.
 _ARROWS: Mapping[MessageStyle, str] = {"call": "->>", "reply": "-->>", "transfer": "-)", "sync": "--)"}
@@ -67,7 +67,7 @@ _SYNTAX = re.compile(r"""["`#;:&<>%\\]""")
 
 
 def mermaid_sequence(diagram: SequenceDiagram) -> str:
-    """Return a sequence diagram as Mermaid text, with numbered messages."""
+    """Return a sequence diagram as Mermaid text; Mermaid numbers its messages."""
     lines = [_SEQUENCE, "sequenceDiagram", f"    accTitle: {escaped(diagram.title)}"]
     for actor in diagram.actors:
         label = "<br/>".join(map(escaped, [*actor.label, *([actor.pool] if actor.pool else [])]))
@@ -80,7 +80,7 @@ def mermaid_sequence(diagram: SequenceDiagram) -> str:
 
 
 def mermaid_gantt(lanes: Lanes) -> str:
-    """Return a timeline as a Mermaid Gantt chart with a section for each lane; the axis shows the time since the start.
+    """Return a timeline as the text of a Mermaid Gantt chart, with a section for each lane; times are since the start.
 
     A bar of less than a millisecond is drawn as one millisecond. A bar that follows another starts no sooner than that
     one ends: otherwise Mermaid would give it a row of its own.
@@ -101,7 +101,7 @@ def mermaid_gantt(lanes: Lanes) -> str:
         for place, bar in enumerate(lane.bars):
             # As much of a label as fits: Mermaid would write it over the next bars.
             share = (bar.end_s - bar.start_s) / lanes.end_s if lanes.end_s else 1.0
-            text = cut(bar.label, share * _BARS_PX - 6, "small") or "·"
+            text = clean_and_cut(bar.label, share * _BARS_PX - 6, "small") or "·"
             label = f"#{ord(text[0])};{escaped(text)[1:]}" if _OTHER_LINES.match(text) else escaped(text)
             start_s, stop_s = min(bar.start_s, _LONGEST_S), min(bar.end_s, _LONGEST_S)
             start_ms = max(round(start_s * 1000), last_ms if start_s >= last_s else 0)

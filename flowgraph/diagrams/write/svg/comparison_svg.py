@@ -9,9 +9,9 @@ from flowgraph.diagrams.model.charts import Comparison, PoolShare, Strip
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.quantities import many, show_s
 from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, Rect, shares
-from flowgraph.diagrams.write.svg.marks import Mark, group, rect, words
-from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look, framed
-from flowgraph.diagrams.write.svg.text_lines import LINE, TextLine, cut, widest, width_of, wrapped
+from flowgraph.diagrams.write.svg.marks import Mark, group, rect, text_mark
+from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look, svg_document
+from flowgraph.diagrams.write.svg.text_lines import LINE, TextLine, clean_and_cut, widest, width_of, wrapped
 
 NAME_MAX, NAME_MIN = 190.0, 64.0
 BAR_ROOM, BAR_HEIGHT = 230.0, 16.0
@@ -35,24 +35,28 @@ class ColumnEdges:
 
 
 def comparison_svg(comparison: Comparison, look: Look = ALONE) -> str:
-    """Draw placements as one SVG, 960 units wide; strips share a scale of devices, and bars one of seconds."""
+    """Return placements as SVG, 960 pixels wide: a row each, with a strip of pools and a bar of seconds a step.
+
+    `look` says whether it is embedded in a page. All strips have one scale of devices, and all bars one scale of
+    seconds.
+    """
     strips = comparison.strips
-    names = widest((cut(strip.label, NAME_MAX, "strong") for strip in strips), "strong")
+    names = widest((clean_and_cut(strip.label, NAME_MAX, "strong") for strip in strips), "strong")
     left, right = MARGIN + max(names, NAME_MIN) + 14, WIDTH - MARGIN - BAR_ROOM
     bar_right = max(WIDTH - MARGIN - widest(map(_seconds_text, strips), "strong") - 8, right + 40)
     devices = max([comparison.devices, *(sum(pool.devices for pool in strip.parts) for strip in strips)])
     max_s = max((strip.seconds or 0.0 for strip in strips), default=0.0) or 1.0
     edges, y = ColumnEdges(left, right - 16, right, bar_right, devices, max_s), TITLE_HEIGHT + 8
     marks = [
-        words(TextLine(left, y, many(comparison.devices, "device"), "small muted")),
-        words(TextLine(right, y, "time of a step", "small muted")),
+        text_mark(TextLine(left, y, many(comparison.devices, "device"), "small muted")),
+        text_mark(TextLine(right, y, "time of a step", "small muted")),
     ]
     top = bottom = TITLE_HEIGHT + HEAD_HEIGHT
     for place, strip in enumerate(strips):
         row, bottom = _row(place, strip, edges, top, look)
         marks.append(row)
         top = bottom + ROW_GAP
-    return framed("comparison", comparison, marks, look, height=bottom + MARGIN)
+    return svg_document("comparison", comparison, marks, look, height=bottom + MARGIN)
 
 
 def _seconds_text(strip: Strip) -> str:
@@ -67,31 +71,31 @@ def _row(place: int, strip: Strip, edges: ColumnEdges, top: float, look: Look) -
     left = edges.strip_left
     first, second = (*wrapped(strip.label, left - 14 - MARGIN, "strong", max_lines=2), "")[:2]
     marks = [
-        words(TextLine(MARGIN, top + 14, first, "strong")),
-        words(TextLine(MARGIN, top + 14 + LINE, second, "strong")),
+        text_mark(TextLine(MARGIN, top + 14, first, "strong")),
+        text_mark(TextLine(MARGIN, top + 14 + LINE, second, "strong")),
     ]
     parts, height = _parts(strip, edges, top, look)
     bottom, middle = top + height, top + height / 2
     if strip.chosen:
-        marks.append(words(TextLine(MARGIN, top + 30 + (LINE if second else 0.0), CHOSEN, "small strong")))
+        marks.append(text_mark(TextLine(MARGIN, top + 30 + (LINE if second else 0.0), CHOSEN, "small strong")))
         marks.append(rect("around", Rect(left - 4, top - 4, edges.strip_right - left + 8, height + 8), 5))
     marks += parts
     text = _seconds_text(strip)
     if strip.seconds is None:
-        marks.append(words(TextLine(edges.bar_left, middle + 4, text, "small muted")))
+        marks.append(text_mark(TextLine(edges.bar_left, middle + 4, text, "small muted")))
     else:
         length = (edges.bar_right - edges.bar_left) * strip.seconds / edges.max_s
         bar = Rect(edges.bar_left, middle - BAR_HEIGHT / 2, max(length, 1.0), BAR_HEIGHT)
         marks.append(group("length", rect("shape", bar)))
-        marks.append(words(TextLine(bar.right + 6, middle + 4.3, text, "strong" if strip.chosen else "")))
-    if why := cut(strip.why, WIDTH - MARGIN - left, "small muted", WHY_CHARACTERS) if strip.why else "":
-        marks.append(words(TextLine(left, bottom + 18, why, "small muted")))
+        marks.append(text_mark(TextLine(bar.right + 6, middle + 4.3, text, "strong" if strip.chosen else "")))
+    if why := clean_and_cut(strip.why, WIDTH - MARGIN - left, "small muted", WHY_CHARACTERS) if strip.why else "":
+        marks.append(text_mark(TextLine(left, bottom + 18, why, "small muted")))
     classes = f"strip{' chosen' if strip.chosen else ''}"
     return group(classes, *marks, title=row_title(strip), row=place, focus=True), bottom + (22 if why else 4)
 
 
 def row_title(strip: Strip) -> str:
-    """Return a sentence about a placement.
+    """Return the tooltip of a placement's row: its name, its seconds a step, its pools, and why it is slower.
 
     >>> row_title(Strip("all on one", 2.0, (PoolShare("all", 8, ("policy",)),), "the best", chosen=True))
     'all on one (chosen): 2 s a step; all, 8 devices: policy. the best'
@@ -132,7 +136,9 @@ def _parts(strip: Strip, edges: ColumnEdges, top: float, look: Look) -> tuple[li
 
 
 def role_lines(pool: PoolShare, width: float) -> list[str]:
-    """Return the roles of a pool as lines that fit in a block of this width; the last line counts roles left out.
+    """Return the roles of a pool as lines for a block that is `width` pixels wide; long names take two lines.
+
+    Of more than 6 roles, the first 5 are written, and the last line has the number of the others.
 
     >>> role_lines(PoolShare("all", 8, tuple("abcdefgh")), 100)
     ['a', 'b', 'c', 'd', 'e', 'and 3 more']
@@ -147,8 +153,8 @@ def _part(classes: str, area: Rect, lines: Sequence[str], devices: int, look: st
     """Return a part of a strip: its lines, and its devices at the foot in as many words as fit."""
     room, x, y = area.width - 2 * POOL_PADDING, area.left + POOL_PADDING, area.top + POOL_PADDING + 10
     first, *rest = lines
-    texts = [TextLine(x, y, cut(first, room, first_look), first_look)]
+    texts = [TextLine(x, y, clean_and_cut(first, room, first_look), first_look)]
     texts += [TextLine(x, y + LINE * place, text, look) for place, text in enumerate(rest, 1)]
     count = next((text for text in (many(devices, "device"), f"{devices:,}") if width_of(text, look) <= room), "")
     texts.append(TextLine(x, area.bottom - POOL_PADDING - 2, count, look))
-    return group(classes, rect("shape", area, 3), *map(words, texts), title=title)
+    return group(classes, rect("shape", area, 3), *map(text_mark, texts), title=title)

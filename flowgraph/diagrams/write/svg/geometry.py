@@ -73,7 +73,7 @@ class LinearScale:
 
 
 def short(length: float) -> str:
-    """Return a length as text with at most two decimals.
+    """Return a length as text with at most two decimals, and without zeros at the end of them.
 
     >>> short(12.0), short(1234.567)
     ('12', '1234.57')
@@ -91,9 +91,9 @@ def polyline(points: Iterable[Point]) -> str:
 
 
 def shares(weights: Sequence[float], room: float, minimum: float) -> tuple[float, ...]:
-    """Divide `room` in proportion to `weights`, with at least `minimum` for each.
+    """Return `room` divided in proportion to `weights`, with at least `minimum` for each.
 
-    If `room` is too small for that, all shares are equal.
+    If `room` is too small for that, or all weights are 0, the shares are equal.
 
     >>> shares([1, 1, 2], 100, 10), shares([1, 99], 100, 20.0), shares([1, 1], 10, 20)
     ((25.0, 25.0, 50.0), (20.0, 80.0), (5.0, 5.0))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import hypot
 
-from flowgraph.diagrams.model.labels import SIGNS, signed
+from flowgraph.diagrams.model.labels import SIGNS, signed_label
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture, Status
 from flowgraph.diagrams.write.palette import STATUS_INKS
 from flowgraph.diagrams.write.style import WIDTHS_PX
 from flowgraph.diagrams.write.svg.geometry import MARGIN, Point, Rect, polyline, short
-from flowgraph.diagrams.write.svg.layout import LINE_PX, LaidArrow, LaidBox, laid_out
-from flowgraph.diagrams.write.svg.marks import Mark, group, path, polygon, rect, words
-from flowgraph.diagrams.write.svg.svg_frame import ABOUT_CHARACTERS, ALONE, Entry, Look, framed, legend
+from flowgraph.diagrams.write.svg.layout import LINE_PX, LaidArrow, LaidBox, lay_out
+from flowgraph.diagrams.write.svg.marks import Mark, group, path, polygon, rect, text_mark
+from flowgraph.diagrams.write.svg.svg_frame import ABOUT_CHARACTERS, ALONE, Entry, Look, legend, svg_document
 from flowgraph.diagrams.write.svg.text_lines import Anchor, TextLine
 
 TITLE_PX, WIDTH_MIN = 40.0, 320.0
@@ -41,8 +41,11 @@ STYLE_NAMES: Mapping[ArrowStyle, str] = {
 
 
 def graph_svg(picture: Picture, look: Look = ALONE) -> str:
-    """Return a picture of boxes and arrows as SVG. Raises UsageError if Graphviz is not installed."""
-    laid = laid_out(picture)
+    """Return a picture of boxes and arrows as SVG, laid out by Graphviz and at least 320 pixels wide.
+
+    `look` says whether it is embedded in a page. Raises UsageError if Graphviz is not installed.
+    """
+    laid = lay_out(picture)
     things: list[Box | Frame | Arrow] = [*picture.boxes, *picture.frames, *picture.arrows]
     statuses: set[Status] = {thing.status for thing in things}
     width = max(laid.width, WIDTH_MIN)
@@ -74,7 +77,7 @@ def graph_svg(picture: Picture, look: Look = ALONE) -> str:
             lines = _lines(x, y + 4 - (len(arrow.lines) - 1) / 2 * LINE_PX, arrow.lines, "small halo")
             marks.append(group("label", *lines, from_=arrow.arrow.source, to=arrow.arrow.target))
     shifted = Mark("g", {"transform": f"translate(0 {short(TITLE_PX)})"}, children=tuple(marks))
-    return framed("graph", picture, [shifted, key], look, width=width, height=bottom + key_height)
+    return svg_document("graph", picture, [shifted, key], look, width=width, height=bottom + key_height)
 
 
 def _status(thing: Box | Frame | Arrow) -> str:
@@ -83,7 +86,7 @@ def _status(thing: Box | Frame | Arrow) -> str:
 
 def _lines(x: float, y: float, lines: Sequence[str], classes: str, anchor: Anchor = "middle") -> Iterator[Mark]:
     for place, text in enumerate(lines):
-        yield words(TextLine(x, y + place * LINE_PX, text, classes, anchor))
+        yield text_mark(TextLine(x, y + place * LINE_PX, text, classes, anchor))
 
 
 def _box(laid: LaidBox, picture: Picture, look: Look) -> Mark:
@@ -95,7 +98,7 @@ def _box(laid: LaidBox, picture: Picture, look: Look) -> Mark:
         outline(box.kind, area),
         *_lines(area.centre, first, laid.lines[:names], "on strong"),
         *_lines(area.centre, first + names * LINE_PX, laid.lines[names:], "on small"),
-        title=signed(box.about or ", ".join(box.label), box.status, ABOUT_CHARACTERS),
+        title=signed_label(box.about or ", ".join(box.label), box.status, ABOUT_CHARACTERS),
         id=box.id,
         focus=True,
     )
@@ -109,7 +112,7 @@ def _arrow(laid: LaidArrow, *, is_diff: bool) -> Mark:
         f"arrow style-{style} {_status(arrow)}",
         path("line", curve(laid.points)),
         polygon("tip", arrowhead(laid.points[-1], laid.tip, WIDTHS_PX.get(arrow.style, 1.0))),
-        title=signed(arrow.label, arrow.status, ABOUT_CHARACTERS),
+        title=signed_label(arrow.label, arrow.status, ABOUT_CHARACTERS),
         focus=True,
         from_=arrow.source,
         to=arrow.target,
@@ -117,7 +120,7 @@ def _arrow(laid: LaidArrow, *, is_diff: bool) -> Mark:
 
 
 def curve(points: Sequence[Point]) -> str:
-    """Return the data of an SVG path of cubic Bézier curves through `points`.
+    """Return the data of an SVG path of cubic Bézier curves; `points` are a start, then three points for each curve.
 
     >>> curve([(0.0, 0.0), (0.0, 2.0), (0.0, 4.0), (0.0, 6.5)])
     'M0 0C0 2 0 4 0 6.5'
@@ -127,7 +130,9 @@ def curve(points: Sequence[Point]) -> str:
 
 
 def arrowhead(end: Point, tip: Point, width_px: float) -> list[Point]:
-    """Return the three corners of an arrowhead at `tip`; its width grows with the width of the line.
+    """Return the three corners of an arrowhead with its tip at `tip`, for a line that ends at `end`.
+
+    `width_px` is the width of the line; the arrowhead of a wider line is wider.
 
     >>> arrowhead((0.0, 0.0), (0.0, 10.0), 1)
     [(0.0, 10.0), (-3.5, 2.0), (3.5, 2.0)]
@@ -141,7 +146,7 @@ def arrowhead(end: Point, tip: Point, width_px: float) -> list[Point]:
 
 
 def outline(kind: BoxKind, area: Rect) -> Mark:
-    """Return the outline of a box of this kind, which fills `area`."""
+    """Return the outline of a box, whose shape depends on its kind, as a mark that fills `area`."""
     left, top, right, bottom = area.left, area.top, area.right, area.bottom
     if kind == "model":
         upper = (left, area.middle), (left + 12, top), (right - 12, top)

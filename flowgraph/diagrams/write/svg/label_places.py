@@ -18,7 +18,10 @@ BAND_PX = 60.0  # about a label's height
 
 @dataclass(frozen=True)
 class Label:
-    """A label: its size, the curves of its arrow, and the middle of the room that Graphviz kept for it, if any."""
+    """The label of an arrow: its size, and the curves of its arrow.
+
+    `room` is the centre of the space that Graphviz left for it, if any.
+    """
 
     width: float
     height: float
@@ -31,10 +34,11 @@ class Label:
 
 
 def label_places(labels: Sequence[Label], occupied: Sequence[Rect], width: float) -> list[Point | None]:
-    """Return the centre of each label, near its arrow and without overlap; None for a label without room.
+    """Return the centre of each arrow label, near its arrow and without overlaps; None for a label that fits nowhere.
 
-    A label whose room is far from its arrow, or crowded, goes to the free place at the arrow that is nearest to the
-    arrow's middle. Without one it has no place.
+    `occupied` are areas that no label may cover, and `width` is the width of the picture; lengths are in pixels. A
+    label goes to its `room` if that is near the arrow and free, or else to the free place at the arrow that is nearest
+    to the arrow's middle.
     """
     areas, places = _OccupiedAreas(occupied, width), list[Rect | None]()
     for label in labels:
@@ -44,7 +48,7 @@ def label_places(labels: Sequence[Label], occupied: Sequence[Rect], width: float
     for place, label in enumerate(labels):
         if places[place] is None:
             # Places on the arrow, the middle first, then outwards to either end; then places right and left of it.
-            points = list(sampled(label.points))
+            points = list(curve_points(label.points))
             middle = len(points) // 2
             outwards = sorted(range(1, len(points) - 1), key=lambda index: abs(index - middle))
             aside, distant = label.width / 2 + GAP_PX, label.width / 2 + NEAR_PX
@@ -79,12 +83,12 @@ def _bands(area: Rect) -> range:
 
 
 def is_near(label: Rect, points: Sequence[Point]) -> bool:
-    """Return whether a label is at most NEAR_PX from the curves of its arrow."""
-    return min(away_px(label, point) for point in sampled(points)) <= NEAR_PX
+    """Return whether a label is at most 20 pixels from its arrow, whose curves have these control points."""
+    return min(distance_px(label, point) for point in curve_points(points)) <= NEAR_PX
 
 
 def crowded(rect: Rect, area: Rect) -> bool:
-    """Return whether two rectangles are less than GAP_PX from each other.
+    """Return whether two rectangles are less than 2 pixels from each other in both directions.
 
     >>> crowded(Rect(0, 0, 9, 9), Rect(10, 0, 9, 9)), crowded(Rect(0, 0, 9, 9), Rect(12, 0, 9, 9))
     (True, False)
@@ -93,20 +97,22 @@ def crowded(rect: Rect, area: Rect) -> bool:
     return across > -GAP_PX and min(rect.bottom, area.bottom) - max(rect.top, area.top) > -GAP_PX
 
 
-def away_px(area: Rect, point: Point) -> float:
-    """Return the distance of a point from a rectangle; 0 inside.
+def distance_px(area: Rect, point: Point) -> float:
+    """Return the distance of a point from a rectangle in pixels; 0 inside it.
 
-    >>> away_px(Rect(0, 0, 10, 10), (13, 14)), away_px(Rect(0, 0, 10, 10), (5, 5))
+    >>> distance_px(Rect(0, 0, 10, 10), (13, 14)), distance_px(Rect(0, 0, 10, 10), (5, 5))
     (5.0, 0.0)
     """
     across = max(area.left - point[0], 0.0, point[0] - area.right)
     return hypot(across, max(area.top - point[1], 0.0, point[1] - area.bottom))
 
 
-def sampled(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield SAMPLES points along each cubic Bézier curve; `points` are a start, then three control points per curve.
+def curve_points(points: Sequence[Point]) -> Iterator[Point]:
+    """Yield the start of a path of cubic Bézier curves, and then 8 points along each curve.
 
-    >>> list(sampled([(0, 0), (0, 2), (0, 4), (0, 6)]))[::4]
+    `points` are the start, then three control points for each curve.
+
+    >>> list(curve_points([(0, 0), (0, 2), (0, 4), (0, 6)]))[::4]
     [(0.0, 0.0), (0.0, 3.0), (0.0, 6.0)]
     """
     yield float(points[0][0]), float(points[0][1])

@@ -11,11 +11,11 @@ from dataclasses import replace
 from flowgraph.diagrams.model.charts import Bar, BarKind, Lane, Lanes
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.quantities import show_s
-from flowgraph.diagrams.model.ticks import time_ticks, unit_of
+from flowgraph.diagrams.model.ticks import time_ticks, time_unit
 from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, LinearScale, Rect
-from flowgraph.diagrams.write.svg.marks import Mark, group, line, rect, stripes, words
-from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, framed, legend
-from flowgraph.diagrams.write.svg.text_lines import LINE, TextLine, baseline, cut, widest, width_of
+from flowgraph.diagrams.write.svg.marks import Mark, group, line, rect, stripes, text_mark
+from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, legend, svg_document
+from flowgraph.diagrams.write.svg.text_lines import LINE, TextLine, baseline, clean_and_cut, widest, width_of
 
 BAR_HEIGHT, BAR_GAP, LANE_GAP, POOL_GAP = 24.0, 2.0, 5.0, 14.0
 NAME_MAX = 190.0
@@ -41,7 +41,10 @@ NAMES: Mapping[BarKind, str] = {"logprob": "log-prob", "sync": "weight sync"}
 
 
 def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
-    """Return a timeline as SVG, 960 units wide."""
+    """Return a timeline as SVG, 960 pixels wide; `look` says whether it is embedded in a page.
+
+    Forecast and measured lanes of a pool are next to each other. Steps are named if there are several.
+    """
     ordered = by_pool(lanes.lanes)
     bars = [bar for lane in ordered for bar in lane.bars]
     kinds = {bar.kind for bar in bars}
@@ -53,7 +56,7 @@ def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
         ],
         TITLE_HEIGHT,
     )
-    names = widest((cut(lane.label, NAME_MAX, "strong") for lane in ordered), "strong")
+    names = widest((clean_and_cut(lane.label, NAME_MAX, "strong") for lane in ordered), "strong")
     sources = width_of("measured", "small") + 12 if any(lane.measured for lane in ordered) else 0.0
     end_s = max([lanes.end_s, *(bar.end_s for bar in bars)]) or 1.0
     scale = LinearScale(MARGIN + max(names, 40.0) + 12 + sources, WIDTH - MARGIN - 18, 0.0, end_s)
@@ -65,7 +68,7 @@ def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
     top = TITLE_HEIGHT + key_height + (LINE + 4 if starts_s else 0.0)
     bands, tracks = _tracks(ordered, scale, top, look)
     bottom = (bands[-1].bottom if bands else top + BAR_HEIGHT) + LANE_GAP
-    unit = unit_of(end_s)
+    unit = time_unit(end_s)
     zoomed = group(
         "zoomed",
         *_times(scale, starts_s, top, TITLE_HEIGHT + key_height + LINE - 3, bottom),
@@ -78,11 +81,11 @@ def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
     )
     axis = line("axis", (scale.start, bottom), (scale.end, bottom))
     marks = [key, *tracks, axis, zoomed]
-    return framed("lanes", lanes, marks, look, height=bottom + AXIS_HEIGHT + MARGIN / 2)
+    return svg_document("lanes", lanes, marks, look, height=bottom + AXIS_HEIGHT + MARGIN / 2)
 
 
 def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
-    """Return the lanes grouped by pool, forecasts first; pools keep their order.
+    """Return lanes grouped by pool, in the order in which pools first appear; in a pool, measured lanes come last.
 
     >>> lanes = [Lane("a", "a", ()), Lane("b", "b", ()), Lane("a", "a", (), measured=True)]
     >>> [(lane.label, lane.measured) for lane in by_pool(lanes)]
@@ -93,9 +96,9 @@ def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
 
 
 def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
-    """Return the bars of a lane sorted by start, each with a row index such that bars in a row do not overlap.
+    """Return the bars of a lane sorted by start, each with the row, from 0, in which it is drawn.
 
-    Without overlapping bars, every index is 0.
+    Bars in one row do not overlap; without overlapping bars, every row is 0.
 
     >>> lane = Lane("a", "a", tuple(Bar(start, start + 2, "a", "update") for start in range(3)))
     >>> [row for _, row in bar_rows(lane)]
@@ -123,11 +126,11 @@ def _tracks(lanes: Sequence[Lane], scale: LinearScale, top: float, look: Look) -
         top = band.bottom + (LANE_GAP if following is not None and following.pool == lane.pool else POOL_GAP)
         source, y = "measured" if lane.measured else "forecast", baseline(band.top + BAR_HEIGHT / 2)
         repeats = previous is not None and (previous.pool, previous.label) == (lane.pool, lane.label)
-        name = TextLine(MARGIN, y, cut(lane.label, NAME_MAX, "strong"), "strong")
+        name = TextLine(MARGIN, y, clean_and_cut(lane.label, NAME_MAX, "strong"), "strong")
         track = group(
             f"lane {look.pool(lane.pool)}",
-            None if repeats else words(name),
-            words(TextLine(band.left - 10, y, source, "small muted", "end")) if compares else None,
+            None if repeats else text_mark(name),
+            text_mark(TextLine(band.left - 10, y, source, "small muted", "end")) if compares else None,
             rect("band", band),
             title=f"{clean(lane.label)}, {source}",
         )
@@ -142,7 +145,7 @@ def _bars(lane: Lane, band: Rect, scale: LinearScale, look: Look) -> list[Mark]:
         left, right = scale.at(bar.start_s), scale.at(bar.end_s)
         area = Rect(left, band.top + row * (BAR_HEIGHT + BAR_GAP), max(right - left, BAR_MIN), BAR_HEIGHT)
         label, classes, key = clean(bar.label), "on small", KEYS[bar.kind]
-        fitting = cut(label, area.width - 2 * BAR_PADDING, classes)
+        fitting = clean_and_cut(label, area.width - 2 * BAR_PADDING, classes)
         text = TextLine(left + BAR_PADDING, baseline(area.middle, classes), fitting, classes)
         if fitting != label and len(fitting) <= LETTERS_MIN:
             letter = key if width_of(key, classes) + 2 <= area.width else ""
@@ -152,7 +155,7 @@ def _bars(lane: Lane, band: Rect, scale: LinearScale, look: Look) -> list[Mark]:
             f"bar bar-{bar.kind} {look.pool(lane.pool)}",
             rect("shape", area),
             stripes(area) if bar.kind == "idle" else None,
-            words(text),
+            text_mark(text),
             title=f"{clean(bar.about, 400) if bar.about else label} ({seconds})",
             start=str(bar.start_s),
             end=str(bar.end_s),
@@ -174,7 +177,7 @@ def _times(
             "tick",
             line("grid", (x, top), (x, bottom)),
             line("axis", (x, bottom), (x, bottom + 4)),
-            words(TextLine(x, bottom + 17, text, "small muted", "middle")),
+            text_mark(TextLine(x, bottom + 17, text, "small muted", "middle")),
             at=str(seconds),
         )
     free = scale.start
@@ -183,5 +186,5 @@ def _times(
         name = TextLine(x + 4, names_y, f"step {step}", "small muted")
         fits = free <= name.x and name.rect.right <= WIDTH - MARGIN / 2
         free = name.rect.right + 4 if fits else free
-        label = words(name if fits else replace(name, text=""))
+        label = text_mark(name if fits else replace(name, text=""))
         yield group("step-edge", line("edge", (x, names_y - 10), (x, bottom)), label, at=str(seconds))

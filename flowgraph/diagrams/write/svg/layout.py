@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.diagrams.model.labels import SIGNS, clean, signed
+from flowgraph.diagrams.model.labels import SIGNS, clean, signed_label
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.write.svg.geometry import Point, Rect
 from flowgraph.diagrams.write.svg.label_places import Label, label_places
@@ -80,22 +80,21 @@ class LaidPicture:
     height: float
 
 
-def laid_out(picture: Picture) -> LaidPicture:
-    """Return the positions of boxes, frames and arrows, from top to bottom as Graphviz arranges them.
+def lay_out(picture: Picture) -> LaidPicture:
+    """Return the sizes and positions of a picture's boxes, frames and arrows, in pixels, as Graphviz arranges them.
 
-    Arrows to the next step point up and do not affect the positions.
-
-    Raises UsageError where Graphviz is not installed.
+    The picture goes from top to bottom; arrows to the next step point up and do not affect the positions. Raises
+    UsageError if Graphviz is not installed.
     """
     if all(_is_plate(box) for box in picture.boxes):
         return LaidPicture((), (), (), 2 * MARGIN_PX, 2 * MARGIN_PX)
-    return _read(arranged(picture), picture)
+    return _read(graphviz_layout(picture), picture)
 
 
-def arranged(picture: Picture) -> pygraphviz.AGraph:
-    """Return the Graphviz graph of a picture, with positions.
+def graphviz_layout(picture: Picture) -> pygraphviz.AGraph:
+    """Return the Graphviz graph of a picture, in which Graphviz has stored positions.
 
-    Arrow labels are left out if there are too many arrows, or if Graphviz loses an arrow with labels.
+    It has no space for arrow labels if there are more than 150 arrows, or if Graphviz loses an arrow with labels.
     """
     labelled = len(picture.arrows) <= LABELLED_ARROWS_MAX
     graph = _arranged(picture, labelled)
@@ -159,25 +158,28 @@ def _is_plate(box: Box) -> bool:
 
 
 def plates_in(picture: Picture, frame: Frame) -> list[Box]:
-    """Return the device boxes that are shown at the head of a frame."""
+    """Return the device boxes that are written at the top of a frame instead of being boxes of their own."""
     return [box for box in picture.boxes_in(frame.id) if _is_plate(box)]
 
 
 def plate_line(box: Box) -> str:
-    """Return the text of a device box at the head of its frame."""
+    """Return the line of text by which a device box is written at the top of its frame."""
     return SIGNS[box.status] + " · ".join(clean(line) for line in box.label)
 
 
 def plate_width_px(box: Box) -> float:
-    """Return the width of a device box at the head of its frame, in pixels."""
+    """Return the width that a device box needs at the top of its frame, in pixels."""
     return width_of(plate_line(box), "small") + 16
 
 
 def box_lines(box: Box) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the wrapped lines of a box's label: those of its name (bold), and those of its details (smaller)."""
+    """Return the lines of a box's label: those of its name, which is bold, and those of its details, which are smaller.
+
+    A line has at most 190 pixels; a name has at most 2 lines, and each detail at most 3.
+    """
     name, *details = box.label
     smaller = (line for text in details for line in wrapped(text, BOX_ROOM_PX, "small", max_lines=LINES_MAX))
-    return wrapped(signed(name, box.status), BOX_ROOM_PX, "strong", max_lines=2), tuple(smaller)
+    return wrapped(signed_label(name, box.status), BOX_ROOM_PX, "strong", max_lines=2), tuple(smaller)
 
 
 def box_size_px(box: Box) -> tuple[float, float]:
@@ -192,13 +194,13 @@ def box_size_px(box: Box) -> tuple[float, float]:
 
 
 def arrow_lines(arrow: Arrow) -> tuple[str, ...]:
-    """Return the wrapped lines of an arrow's label."""
-    return wrapped(signed(arrow.label, arrow.status), ARROW_ROOM_PX, "small", max_lines=4)
+    """Return the lines of an arrow's label with the sign of its status: at most 4 lines of at most 120 pixels."""
+    return wrapped(signed_label(arrow.label, arrow.status), ARROW_ROOM_PX, "small", max_lines=4)
 
 
 def frame_lines(frame: Frame) -> tuple[str, ...]:
-    """Return the wrapped lines of a frame's label, which are drawn in bold."""
-    return wrapped(signed(frame.label, frame.status), FRAME_ROOM_PX, "small strong", max_lines=2)
+    """Return the lines of a frame's label with the sign of its status: at most 2 lines of at most 300 pixels."""
+    return wrapped(signed_label(frame.label, frame.status), FRAME_ROOM_PX, "small strong", max_lines=2)
 
 
 # ---------------------------------------------------------------------------------------- what Graphviz answers

@@ -37,7 +37,10 @@ class Mark:
 
 
 def group(classes: str, *children: Mark | None, title: str = "", focus: bool = False, **data: Value) -> Mark:
-    """Return an SVG group of marks; `title` is its tooltip, and `data` its `data-` attributes for the page's script.
+    """Return an SVG group of marks with these CSS classes; children that are None are left out.
+
+    `title` is its tooltip, `focus` makes it reachable by keyboard, and `data` are its `data-` attributes for the page's
+    script.
 
     >>> group("box", from_="n0").attributes
     {'class': 'box', 'data-from': 'n0'}
@@ -50,52 +53,52 @@ def group(classes: str, *children: Mark | None, title: str = "", focus: bool = F
 
 
 def rect(classes: str, area: Rect, radius: float = 0) -> Mark:
-    """Return a rectangle with the area `area` and corners of this radius."""
+    """Return a rectangle that covers `area`, with these CSS classes and corners of this radius."""
     size = {"x": area.left, "y": area.top, "width": area.width, "height": area.height}
     return Mark("rect", {"class": classes, **size, **({"rx": radius} if radius else {})})
 
 
 def line(classes: str, start: Point, end: Point) -> Mark:
-    """Return a straight line between two points."""
+    """Return a straight line between two points, with these CSS classes."""
     return Mark("line", {"class": classes, "x1": start[0], "y1": start[1], "x2": end[0], "y2": end[1]})
 
 
 def path(classes: str, data: str) -> Mark:
-    """Return an SVG path with this path data."""
+    """Return an SVG path with these CSS classes; `data` is its path data, such as "M0 0L5 5"."""
     return Mark("path", {"class": classes, "d": data})
 
 
 def polygon(classes: str, corners: Iterable[Point]) -> Mark:
-    """Return a filled polygon with these corners."""
+    """Return a filled polygon with these CSS classes and corners."""
     return Mark("polygon", {"class": classes, "points": " ".join(f"{short(x)},{short(y)}" for x, y in corners)})
 
 
 def circle(classes: str, centre: Point, radius: float) -> Mark:
-    """Return a circle."""
+    """Return a circle with these CSS classes; the radius is in pixels."""
     return Mark("circle", {"class": classes, "cx": centre[0], "cy": centre[1], "r": radius})
 
 
-def words(text: TextLine, *spans: Mark) -> Mark:
-    """Return a line of text, followed by spans with other classes."""
+def text_mark(text: TextLine, *spans: Mark) -> Mark:
+    """Return a line of text as a mark, followed on the same line by `spans`, which may have other CSS classes."""
     classes = {"class": text.classes} if text.classes else {}
     anchor = {"text-anchor": text.anchor} if text.anchor != "start" else {}
     return Mark("text", {**classes, "x": text.x, "y": text.y, **anchor}, text.text, spans)
 
 
 def star(classes: str, x: float, y: float, radius: float) -> Mark:
-    """Return a five-pointed star centred on (x, y)."""
+    """Return a five-pointed star centred on (x, y), with these CSS classes; `radius` is that of its points."""
     turns = [(place * math.pi / 5, radius if place % 2 == 0 else radius * 0.45) for place in range(10)]
     return polygon(classes, ((x + reach * math.sin(turn), y - reach * math.cos(turn)) for turn, reach in turns))
 
 
 def stripes(area: Rect) -> Mark:
-    """Return vertical stripes that fill an area: a dashed line as wide as the area is high."""
+    """Return vertical stripes that fill an area, as one dashed line that is as wide as the area is high."""
     middle = line("stripes", (area.left, area.middle), (area.right, area.middle))
     return Mark("line", {**middle.attributes, "stroke-width": area.height})
 
 
 def hatching(classes: str, area: Rect, gap: float = 6.0) -> Mark:
-    """Return diagonal lines, clipped to a rectangle; neighbouring lines are `gap` apart along its edges.
+    """Return diagonal lines that fill a rectangle, as one path; lines are `gap` pixels apart along its edges.
 
     >>> hatching("hatch", Rect(0, 0, 12, 6)).attributes["d"]
     'M0 6L6 0M6 6L12 0'
@@ -110,29 +113,29 @@ def hatching(classes: str, area: Rect, gap: float = 6.0) -> Mark:
     return path(classes, data)
 
 
-def written(mark: Mark) -> Iterator[str]:
-    """Yield the lines of a mark as XML.
+def xml_lines(mark: Mark) -> Iterator[str]:
+    """Yield the lines of a mark and of all marks inside it as XML; texts are escaped.
 
-    >>> list(written(group("a", words(TextLine(1, 2.5, "<b>")), title="x")))
+    >>> list(xml_lines(group("a", text_mark(TextLine(1, 2.5, "<b>")), title="x")))
     ['<g class="a">', '<title>x</title>', '<text x="1" y="2.5">&lt;b&gt;</text>', '</g>']
     """
     opened = f"<{mark.tag}"
     for name, value in mark.attributes.items():
         opened += f' {name}="{escaped(value) if isinstance(value, str) else short(value)}"'
     if mark.tag in ("text", "tspan", "title"):
-        spans = "".join(span for child in mark.children for span in written(child))
+        spans = "".join(span for child in mark.children for span in xml_lines(child))
         yield f"{opened}>{escaped(mark.text)}{spans}</{mark.tag}>"
     elif mark.tag != "g":
         yield f"{opened}/>"
     else:
         yield f"{opened}>"
         for child in mark.children:
-            yield from written(child)
+            yield from xml_lines(child)
         yield "</g>"
 
 
 def escaped(text: str) -> str:
-    r"""Escape a text for XML, without what no XML may hold, escaped or not (XML 1.0, section 2.2).
+    r"""Return a text escaped for XML, without the characters that XML does not allow (XML 1.0, section 2.2).
 
     >>> escaped("a\x1b[31m\ud83d <b>")
     'a[31m &lt;b&gt;'

@@ -13,9 +13,9 @@ from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.ticks import labelled_ticks
 from flowgraph.diagrams.write.palette import TONES
 from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, LinearScale, Rect, short
-from flowgraph.diagrams.write.svg.marks import Mark, circle, group, hatching, line, rect, words
-from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, framed, legend
-from flowgraph.diagrams.write.svg.text_lines import TextLine, baseline, cut, widest, width_of
+from flowgraph.diagrams.write.svg.marks import Mark, circle, group, hatching, line, rect, text_mark
+from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, legend, svg_document
+from flowgraph.diagrams.write.svg.text_lines import TextLine, baseline, clean_and_cut, widest, width_of
 
 PLOT_HEIGHT, HEAD_HEIGHT, PANEL_GAP = 180.0, 52.0, 20.0
 FOOT = 24.0  # below a plot, for the names of phases
@@ -34,7 +34,10 @@ UNITS = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 
 
 def memory_svg(chart: MemoryChart, look: Look = ALONE) -> str:
-    """Draw the memory of a step as one SVG, 960 units wide; pools of equal capacity share a scale."""
+    """Return the memory of a step as SVG, 960 pixels wide: a panel for each pool, with a column for each phase.
+
+    `look` says whether it is embedded in a page. Pools of equal capacity share a scale.
+    """
     phases = [phase for store in chart.stores for phase in store.phases]
     roles = list(dict.fromkeys(role for phase in phases for role, _ in phase.held))
     entries = [
@@ -52,9 +55,9 @@ def memory_svg(chart: MemoryChart, look: Look = ALONE) -> str:
     slanted = False  # unless names of phases do not fit next to each other
     for store in chart.stores:
         unit_px = (width - LEFT - RIGHT) / max(sum(_weights(store)), 1.0)
-        widths = [width_of(cut(phase.label, LABEL_MAX, "small"), "small") for phase in store.phases]
+        widths = [width_of(clean_and_cut(phase.label, LABEL_MAX, "small"), "small") for phase in store.phases]
         slanted |= any(name > unit_px * weight - 4 for name, weight in zip(widths, _weights(store), strict=True))
-    names = widest((cut(phase.label, LABEL_MAX, "small") for phase in phases), "small")
+    names = widest((clean_and_cut(phase.label, LABEL_MAX, "small") for phase in phases), "small")
     height = HEAD_HEIGHT + PLOT_HEIGHT + (16.0 + names * SLANT if slanted else FOOT)
     panels, bottom = list[Mark](), TITLE_HEIGHT + key_height
     for place, store in enumerate(chart.stores):
@@ -69,7 +72,7 @@ def memory_svg(chart: MemoryChart, look: Look = ALONE) -> str:
         max_bytes = HEADROOM * peak if is_small else 1.04 * max(peak, store.capacity_bytes, store.room_bytes, 1)
         panels.append(_Panel(store, cell, max_bytes, roles, slanted).mark(look))
         bottom = cell.bottom
-    return framed("memory", chart, [key, *panels], look, height=float(ceil(bottom + MARGIN)))
+    return svg_document("memory", chart, [key, *panels], look, height=float(ceil(bottom + MARGIN)))
 
 
 def _weights(store: MemoryColumn) -> list[float]:
@@ -82,7 +85,9 @@ def _listed(*parts: str) -> str:
 
 
 def over_text(phase: Phase, store: MemoryColumn) -> str:
-    """Return by how much a phase exceeds the capacity, or else what a plan may fill; "" if it exceeds neither.
+    """Return a text that says by how much a phase exceeds a device's capacity, or else what a plan may fill of it.
+
+    Returns "" if the phase exceeds neither.
 
     >>> store = MemoryColumn("a", "a", (), capacity_bytes=8 * 2**30, room_bytes=7 * 2**30)
     >>> [over_text(Phase("p", (("m", size * 2**30),)), store) for size in (6, 8, 9)]
@@ -97,7 +102,7 @@ def over_text(phase: Phase, store: MemoryColumn) -> str:
 
 @dataclass(frozen=True)
 class ColumnPart:
-    """What one role holds in a column: its place in the legend, its area, and the text in it if there is room."""
+    """The memory of one role in a column: its place in the legend, its area, and the text in it if there is room."""
 
     place: int
     size_bytes: int
@@ -138,18 +143,18 @@ class _Panel:
             title = f"{clean(store.label)}: at most {_listed(f'{size} of {capacity} in {clean(peak.label)}', over)}."
             # Not over the column: near a line, the words would stand above a line that the column does not reach.
             classes = "small alarm strong" if over else "small strong"
-            text = cut(_listed(f"peak {size}", self.share(peak), over), cell.width, classes)
-            head = words(TextLine(cell.left, cell.top + PEAK_FOOT, text, classes))
+            text = clean_and_cut(_listed(f"peak {size}", self.share(peak), over), cell.width, classes)
+            head = text_mark(TextLine(cell.left, cell.top + PEAK_FOOT, text, classes))
         unit, unit_bytes = next(unit for unit in UNITS if self.max_bytes >= unit[1])
         ticks = list[Mark]()
         for number, text in labelled_ticks(0.0, self.max_bytes / unit_bytes):
             y = self.scale.at(number * unit_bytes)
             ticks.append(line("grid", (plot.left, y), (plot.right, y)))
-            ticks.append(words(TextLine(plot.left - 6, baseline(y, "small"), text, "small muted", "end")))
+            ticks.append(text_mark(TextLine(plot.left - 6, baseline(y, "small"), text, "small muted", "end")))
         return group(
             f"store {look.pool(store.pool)}",
-            words(TextLine(cell.left, cell.top + 12, cut(store.label, cell.width, "strong"), "strong")),
-            words(TextLine(plot.left - 6, plot.top - 14, unit, "small muted", "end")),
+            text_mark(TextLine(cell.left, cell.top + 12, clean_and_cut(store.label, cell.width, "strong"), "strong")),
+            text_mark(TextLine(plot.left - 6, plot.top - 14, unit, "small muted", "end")),
             *ticks,
             *self.columns(),
             line("axis", (plot.left, plot.bottom), (plot.right, plot.bottom)),
@@ -176,7 +181,7 @@ class _Panel:
             lines = [
                 TextLine(plot.right + 6, y + first + 12 * place, text, "small") for place, text in enumerate(texts)
             ]
-            yield group(kind, line("line", (plot.left, y), (plot.right + 4, y)), *map(words, lines))
+            yield group(kind, line("line", (plot.left, y), (plot.right + 4, y)), *map(text_mark, lines))
 
     def columns(self) -> Iterator[Mark]:
         """Yield the phases of a pool; slanted names that would meet are left out."""
@@ -188,15 +193,15 @@ class _Panel:
             classes = "small muted" if phase.transition else "small"
             if self.slanted:
                 room = min(LABEL_MAX, (slot.centre - self.cell.left) / SLANT)
-                text = cut(phase.label, room, classes)
+                text = clean_and_cut(phase.label, room, classes)
                 name = TextLine(slot.centre + 4, slot.bottom + 12, text, classes, "end")
             else:
-                text = cut(phase.label, slot.width, classes)
+                text = clean_and_cut(phase.label, slot.width, classes)
                 name = TextLine(slot.centre, slot.bottom + 15, text, classes, "middle")
             fits = not self.slanted or name.x >= free
             free = name.x + SLANTED_GAP if fits else free
             turn = f"rotate({-45 if self.slanted else 0} {short(name.x)} {short(name.y)})"
-            label = words(name if fits else replace(name, text=""))
+            label = text_mark(name if fits else replace(name, text=""))
             turned = Mark("g", {"class": "phase-name", "transform": turn}, children=(label,))
             yield self.column(phase, slot, turned)
             x += unit * weight
@@ -209,7 +214,7 @@ class _Panel:
         parts = list(self.parts(phase, area))
         for part in parts:
             hatch = hatching("part-hatch", part.area) if part.place >= len(TONES) else None
-            text = words(part.text) if part.text else None
+            text = text_mark(part.text) if part.text else None
             marks.append(group(f"tone-{part.place % len(TONES)}", rect("shape", part.area), hatch, text))
         if phase.size_bytes > capacity_bytes:
             classes += " over"
@@ -221,7 +226,7 @@ class _Panel:
             key = TextLine(part.area.right + 4, baseline(middle, "small"), str(part.place + 1), "small")
             is_near = part.area.middle - middle < 1.5 * NAME_HEIGHT
             if part.text is None and part.size_bytes and is_near and key.width + 7 <= (slot.width - width) * GAP_SHARE:
-                marks.append(words(key))
+                marks.append(text_mark(key))
                 free = middle - NAME_HEIGHT
         marks.append(name)
         sizes = [f"{clean(role)} {show_bytes(size_bytes)}" for role, size_bytes in phase.held]
@@ -254,7 +259,9 @@ class _Panel:
 
 
 def free_middle(top: float, bottom: float, lines: Sequence[float]) -> float | None:
-    """Return the height nearest to the middle of an area at which a name overlaps no line; None if there is none.
+    """Return the y coordinate nearest to the middle of an area at which a name overlaps no line; None if there is none.
+
+    `top` and `bottom` are the edges of the area, and `lines` the y coordinates of horizontal lines, in pixels.
 
     >>> free_middle(0, 40, []), free_middle(0, 40, [20]), free_middle(0, 9, [])
     (20.0, 12.0, None)

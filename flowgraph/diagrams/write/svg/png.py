@@ -16,7 +16,11 @@ _COVERED = re.compile("[\u0000-\u03e1\u03f0-\u052f\u1e00-\u1fff\u2000-\u206f\u20
 
 
 def png(svg: str) -> bytes:
-    """Return an SVG as PNG bytes, in light colours. Raises UsageError if the library for that is not installed."""
+    """Return an SVG as the bytes of a PNG in light colours, with 2 pixels for each pixel of the SVG.
+
+    A picture with a side of more than 16,000 pixels is scaled down to that. Raises UsageError if `resvg_py` or the font
+    is not installed.
+    """
     try:
         import resvg_py
 
@@ -31,11 +35,13 @@ def png(svg: str) -> bytes:
     return resvg_py.svg_to_bytes(svg_string=svg, zoom=zoom, font_family=FONT, sans_serif_family=FONT, font_files=fonts)
 
 
-def uncovered(svg: str) -> str:
-    """Return the distinct characters in an SVG's `<text>` elements that the font for PNGs lacks.
+def uncovered_characters(svg: str) -> str:
+    """Return the distinct characters in an SVG's `<text>` elements that the font for PNGs lacks, as one string.
 
-    >>> uncovered("<title>a → b</title><text>policy ≤ 4 политика</text>"), uncovered("<text>模型 → 模</text>")
-    ('', '模型→')
+    >>> uncovered_characters("<title>a → b</title><text>policy ≤ 4 политика</text>")
+    ''
+    >>> uncovered_characters("<text>模型 → 模</text>")
+    '模型→'
     """
     letters = "".join(re.findall(r"<text[^>]*>([^<]*)", svg))
     return "".join(dict.fromkeys(letter for letter in letters if not _COVERED.fullmatch(letter)))

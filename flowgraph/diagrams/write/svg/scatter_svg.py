@@ -12,11 +12,11 @@ from flowgraph.cluster.cluster import show_bytes
 from flowgraph.diagrams.model.charts import Dot, DotMark, Scatter
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.quantities import show_s
-from flowgraph.diagrams.model.ticks import labelled_ticks, number_text, padded, unit_of
+from flowgraph.diagrams.model.ticks import labelled_ticks, number_text, pad_range, time_unit
 from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, LinearScale, Point, Rect, short
-from flowgraph.diagrams.write.svg.marks import Mark, circle, group, line, path, star, words
-from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, framed, legend
-from flowgraph.diagrams.write.svg.text_lines import Anchor, TextLine, baseline, cut
+from flowgraph.diagrams.write.svg.marks import Mark, circle, group, line, path, star, text_mark
+from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, legend, svg_document
+from flowgraph.diagrams.write.svg.text_lines import Anchor, TextLine, baseline, clean_and_cut
 
 PLOT_HEIGHT, LEFT, FOOT = 380.0, 58.0, 44.0
 LOG_FROM = 20.0  # times the fewest seconds: a wider range is drawn by its logarithm
@@ -38,7 +38,7 @@ GIB, MIB = float(2**30), float(2**20)
 
 @dataclass(frozen=True)
 class DotStyle:
-    """How a mark is drawn: its radius, its name and sample in the legend, and the classes of its candidates' names."""
+    """The look of a kind of candidates: the radius of dots, name and sample in the legend, and CSS classes of names."""
 
     radius: float
     name: str
@@ -74,7 +74,7 @@ def _log(value: float) -> float:
 
 @dataclass(frozen=True)
 class CandidateDot:
-    """A candidate on the picture; `row` is its place in the data."""
+    """A candidate in the picture; `row` is its index in the data."""
 
     row: int
     dot: Dot
@@ -94,7 +94,10 @@ class CandidateDot:
 
 
 def scatter_svg(scatter: Scatter, look: Look = ALONE) -> str:
-    """Return a scatter plot of candidates as SVG, 960 units wide."""
+    """Return a scatter plot of a search's candidates as SVG, 960 pixels wide: seconds a step across, memory upwards.
+
+    `look` says whether it is embedded in a page. A line connects the candidates that no other beats in both measures.
+    """
     names = {dot.mark: dot.label for dot in reversed(scatter.dots)}
     # The best is named here, for it may have no place at its dot.
     best = f": {clean(names['best'])}" if names.get("best") else ""
@@ -124,34 +127,34 @@ def scatter_svg(scatter: Scatter, look: Look = ALONE) -> str:
         title += "".join(f". {clean(text, 400)}" for text in (dot.about, dot.why) if text)
         shape = star("shape", *middle, radius) if dot.mark == "best" else circle("shape", middle, radius)
         marks.append(group(f"dot dot-{dot.mark}", shape, title=title, row=placed.row, focus=True))
-    marks += map(words, _labels(dots, front, plot))
+    marks += map(text_mark, _labels(dots, front, plot))
     if not dots:
-        marks.append(words(TextLine(plot.centre, plot.middle, "no candidates", "muted", "middle")))
-    return framed("scatter", scatter, marks, look, height=plot.bottom + FOOT + MARGIN / 2)
+        marks.append(text_mark(TextLine(plot.centre, plot.middle, "no candidates", "muted", "middle")))
+    return svg_document("scatter", scatter, marks, look, height=plot.bottom + FOOT + MARGIN / 2)
 
 
 def _grid(across: Axis, up: Axis, plot: Rect) -> Iterator[Mark]:
     for value, text in across.ticks:
         x = across.place(value)
         yield line("grid", (x, plot.top), (x, plot.bottom))
-        yield words(TextLine(x, plot.bottom + 17, text, "small muted", "middle"))
+        yield text_mark(TextLine(x, plot.bottom + 17, text, "small muted", "middle"))
     for value, text in up.ticks:
         y = up.place(value)
         yield line("grid", (plot.left, y), (plot.right, y))
-        yield words(TextLine(plot.left - 8, baseline(y, "small"), text, "small muted", "end"))
+        yield text_mark(TextLine(plot.left - 8, baseline(y, "small"), text, "small muted", "end"))
     yield path("axis", f"M{short(plot.left)} {short(plot.top)}V{short(plot.bottom)}H{short(plot.right)}")
     seconds = f"time of a step ({across.unit}{', log scale' if across.log else ''})"
-    yield words(TextLine(plot.centre, plot.bottom + 36, seconds, "small", "middle"))
-    yield words(TextLine(MARGIN, plot.top - 12, f"memory of the fullest device ({up.unit})", "small"))
+    yield text_mark(TextLine(plot.centre, plot.bottom + 36, seconds, "small", "middle"))
+    yield text_mark(TextLine(MARGIN, plot.top - 12, f"memory of the fullest device ({up.unit})", "small"))
 
 
 def _seconds_axis(dots: Sequence[Dot], plot: Rect) -> Axis:
     seconds = [dot.seconds for dot in dots] or [0.0, 1.0]
     low_s, high_s = min(seconds), max(seconds)
     if low_s <= 0 or high_s / low_s <= LOG_FROM:
-        unit = unit_of(high_s)
+        unit = time_unit(high_s)
         return _even_axis(plot.left, plot.right, low_s, high_s, unit.name, unit.seconds)
-    unit = unit_of(math.sqrt(low_s * high_s))
+    unit = time_unit(math.sqrt(low_s * high_s))
     low, high = low_s / unit.seconds / 1.25, high_s / unit.seconds * 1.25
     scale = LinearScale(plot.left, plot.right, _log(low * unit.seconds), _log(high * unit.seconds))
     marks = tuple((mark * unit.seconds, number_text(mark)) for mark in log_ticks(low, high))
@@ -160,13 +163,15 @@ def _seconds_axis(dots: Sequence[Dot], plot: Rect) -> Axis:
 
 def _even_axis(start: float, end: float, low: float, high: float, name: str, unit: float) -> Axis:
     """Return an axis with even steps in a unit, a little longer than from the lowest to the highest number."""
-    low, high = padded(low / unit, high / unit)
+    low, high = pad_range(low / unit, high / unit)
     marks = tuple((mark * unit, text) for mark, text in labelled_ticks(low, high, 7))
     return Axis(LinearScale(start, end, low * unit, high * unit), name, marks)
 
 
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
-    """Return ticks of a logarithmic axis: 1, 2 and 5 times powers of ten, or only the powers over four or more decades.
+    """Return the ticks of a logarithmic axis from `low` to `high`: 1, 2 and 5 times powers of ten.
+
+    Over four or more decades, only the powers of ten are returned. `low` must be positive.
 
     >>> log_ticks(3, 120), log_ticks(0.5, 2e6)
     ((5.0, 10.0, 20.0, 50.0, 100.0), (1.0, 10.0, 100.0, 1000.0, 10000.0, 100000.0, 1000000.0))
@@ -178,7 +183,9 @@ def log_ticks(low: float, high: float) -> tuple[float, ...]:
 
 
 def front_path(front: Sequence[Point]) -> str:
-    """Return the SVG path of a step line through the points of the front, horizontal first.
+    """Return the SVG path data of a step line through points: across first, then up or down to the next point.
+
+    `front` are at least one point, from left to right.
 
     >>> front_path([(0, 9), (5, 4), (7, 2)])
     'M0 9H5V4H7V2'
@@ -204,7 +211,7 @@ def _labels(dots: Sequence[CandidateDot], front: Sequence[Point], plot: Rect) ->
         sides = SIDES if is_other else (*SIDES, HIGHER)
         for width_px, (anchor, (right, down), (dx, dy)) in product(LABELS_PX[:1] if is_other else LABELS_PX, sides):
             x, y = dot.x + right * radius + dx, dot.y + down * radius + dy
-            text = cut(f"{dot.row + 1} {dot.dot.label}", width_px, classes)
+            text = clean_and_cut(f"{dot.row + 1} {dot.dot.label}", width_px, classes)
             label = TextLine(x, y if down else baseline(y, classes), text, classes, anchor)
             if room.holds(label.rect) and not any(label.rect.meets(area) for area in occupied):
                 occupied.append(label.rect)

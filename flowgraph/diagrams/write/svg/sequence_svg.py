@@ -10,9 +10,9 @@ from math import ceil
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.picture import Actor, MessageStyle, SequenceDiagram
 from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, Rect, short
-from flowgraph.diagrams.write.svg.marks import Mark, group, line, path, polygon, rect, words
-from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, framed, legend
-from flowgraph.diagrams.write.svg.text_lines import LINE, TextLine, baseline, cut, widest, width_of
+from flowgraph.diagrams.write.svg.marks import Mark, group, line, path, polygon, rect, text_mark
+from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, legend, svg_document
+from flowgraph.diagrams.write.svg.text_lines import LINE, TextLine, baseline, clean_and_cut, widest, width_of
 
 NAME_MAX, LABEL_MAX = 150.0, 230.0
 BOX_PADDING, BOX_MIN, BOX_GAP = 9.0, 76.0, 26.0
@@ -31,7 +31,7 @@ NAMES: Mapping[MessageStyle, str] = {
 
 @dataclass(frozen=True)
 class Sheet:
-    """Where everything is: the middle and the width of each actor's box, the heights between which lines run."""
+    """The layout of a sequence diagram: the centre and width of each actor's box, and the heights of lifelines."""
 
     width: float
     legend: Mark
@@ -52,14 +52,17 @@ class Sheet:
 
 
 def sequence_svg(diagram: SequenceDiagram, look: Look = ALONE) -> str:
-    """Return a sequence diagram as SVG, as wide as its actors and labels need."""
+    """Return a sequence diagram as SVG, as wide as its actors and labels need.
+
+    `look` says whether it is embedded in a page. With 12 or more messages, actors are named at the bottom too.
+    """
     actors = diagram.actors
     sheet = _sheet(diagram)
     repeated = len(diagram.messages) >= REPEATED_FROM
     tops = [sheet.box_top, *([sheet.foot] if repeated else [])]
     bottom = sheet.foot + (sheet.box_height if repeated else 0.0)
     marks = [sheet.legend, *_actors(actors, sheet, tops, bottom, look), *_messages(diagram, sheet, look)]
-    return framed("sequence", diagram, marks, look, width=sheet.width, height=bottom + POOL_PADDING + MARGIN)
+    return svg_document("sequence", diagram, marks, look, width=sheet.width, height=bottom + POOL_PADDING + MARGIN)
 
 
 def _sheet(diagram: SequenceDiagram) -> Sheet:
@@ -71,13 +74,13 @@ def _sheet(diagram: SequenceDiagram) -> Sheet:
     places = {actor.id: place for place, actor in enumerate(diagram.actors)}
     widths = list[float]()
     for actor in diagram.actors:
-        names = widest((cut(text, NAME_MAX, "strong") for text in actor.label[:1]), "strong")
-        details = widest((cut(text, NAME_MAX, "small") for text in actor.label[1:]), "small")
+        names = widest((clean_and_cut(text, NAME_MAX, "strong") for text in actor.label[:1]), "strong")
+        details = widest((clean_and_cut(text, NAME_MAX, "small") for text in actor.label[1:]), "small")
         widths.append(max(names, details, BOX_MIN - 18) + 18)
     gaps = [(left + right) / 2 + BOX_GAP for left, right in pairwise(widths)] + [0.0] * bool(widths)
     for message in sorted(diagram.messages, key=lambda message: abs(places[message.source] - places[message.target])):
         first, last = sorted((places[message.source], places[message.target]))
-        need = width_of(cut(message.label, LABEL_MAX, "small"), "small") + 2 * LABEL_GAP
+        need = width_of(clean_and_cut(message.label, LABEL_MAX, "small"), "small") + 2 * LABEL_GAP
         if first == last:
             gaps[first] = max(gaps[first], need + LOOP_WIDTH)
         elif (missing := need - sum(gaps[first:last])) > 0:
@@ -107,8 +110,8 @@ def _actors(actors: Sequence[Actor], sheet: Sheet, tops: Sequence[float], bottom
             right = sheet.box(places[-1], 0).right + POOL_PADDING
             top = sheet.box_top - POOL_HEIGHT
             area = Rect(left, top, right - left, bottom + POOL_PADDING - top)
-            name = cut(pool, area.width - 2 * POOL_PADDING, "small muted")
-            named = words(TextLine(left + POOL_PADDING, top + 14, name, "small muted"))
+            name = clean_and_cut(pool, area.width - 2 * POOL_PADDING, "small muted")
+            named = text_mark(TextLine(left + POOL_PADDING, top + 14, name, "small muted"))
             yield group(f"around-pool {look.pool(pool)}", rect("band", area, 5), named)
     for actor, x in zip(actors, sheet.centres, strict=True):
         yield line(f"axis lifeline {look.pool(actor.pool)}".strip(), (x, sheet.line_top), (x, sheet.foot))
@@ -118,7 +121,7 @@ def _actors(actors: Sequence[Actor], sheet: Sheet, tops: Sequence[float], bottom
         for row, text in enumerate(actor.label):
             style = "on small" if row else "on strong"
             y = baseline(first + LINE * row, style)
-            lines.append(words(TextLine(area.centre, y, cut(text, NAME_MAX, style), style, "middle")))
+            lines.append(text_mark(TextLine(area.centre, y, clean_and_cut(text, NAME_MAX, style), style, "middle")))
         kind, radius = ("data", 0) if actor.kind == "driver" else ("model", 7)
         where = f" in {clean(actor.pool)}" if actor.pool else ""
         classes, title = f"actor kind-{kind} {look.pool(actor.pool)}", f"{', '.join(map(clean, actor.label))}{where}"
@@ -137,12 +140,12 @@ def _messages(diagram: SequenceDiagram, sheet: Sheet, look: Look) -> Iterator[Ma
         start, end = (sheet.centres[place] for place in ends)
         if start == end:
             side, right, top = -1, start + LOOP_WIDTH, y - LOOP_HEIGHT
-            label = cut(message.label, LABEL_MAX, "small")
+            label = clean_and_cut(message.label, LABEL_MAX, "small")
             text = TextLine(right + 6, baseline(y - LOOP_HEIGHT / 2, "small"), label, "small halo")
             data = f"M{short(start)} {short(top)}H{short(right)}V{short(y)}H{short(start + 7)}"
         else:
             side = 1 if end > start else -1
-            label = cut(message.label, abs(end - start) - 2 * LABEL_GAP, "small")
+            label = clean_and_cut(message.label, abs(end - start) - 2 * LABEL_GAP, "small")
             text = TextLine((start + end) / 2, y - 6, label, "small halo", "middle")
             data = f"M{short(start)} {short(y)}H{short(end - 7 * side)}"
         back = end - 9 * side
@@ -150,7 +153,7 @@ def _messages(diagram: SequenceDiagram, sheet: Sheet, look: Look) -> Iterator[Ma
             f"message style-{message.style} {pools}",
             path("line", data),
             polygon("tip", [(end, y), (back, y - 4.5), (back, y + 4.5)]),
-            words(text),
+            text_mark(text),
             title=f"{' → '.join(names)}: {clean(message.label, 400)}",
             row=row,
             focus=True,

@@ -23,10 +23,10 @@ from flowgraph.diagrams.write.svg.marks import (
     rect,
     star,
     stripes,
-    words,
-    written,
+    text_mark,
+    xml_lines,
 )
-from flowgraph.diagrams.write.svg.text_lines import LINE, TextLine, baseline, cut, width_of
+from flowgraph.diagrams.write.svg.text_lines import LINE, TextLine, baseline, clean_and_cut, width_of
 
 TITLE_BASELINE, TITLE_CHARACTERS, ABOUT_CHARACTERS = 28.0, 100, 4000
 SCREEN_PX = 1600  # CSS pixels: letters of a picture a third wider than it can still be read
@@ -36,7 +36,7 @@ SWATCH_WIDTH, SWATCH_HEIGHT, SWATCH_GAP, ROW, NAME_MAX = 20.0, 14.0, 18.0, 20.0,
 
 @dataclass(frozen=True)
 class Look:
-    """What is around a picture: `embedded` in a page that has the style, and the names of the page's pools in order."""
+    """The surroundings of a picture: whether it is `embedded` in a page with a style, and the page's pools in order."""
 
     embedded: bool = False
     pools: tuple[str, ...] = ()
@@ -53,16 +53,19 @@ class Look:
 ALONE = Look()
 
 
-def framed(
+def svg_document(
     kind: str, drawing: Drawing, marks: Iterable[Mark], look: Look, *, height: float, width: float = WIDTH
 ) -> str:
-    """Return marks as one SVG with the title of the drawing above them; lengths are in CSS pixels.
+    """Return marks as the text of one SVG, with the title of the drawing above them; lengths are in CSS pixels.
 
-    A picture wider than a screen is shown as wide as one.
+    `kind` is the CSS class of the picture. An embedded picture has no style sheet of its own. A picture wider than
+    1,600 pixels is scaled down to that width.
     """
-    title = TextLine(MARGIN, TITLE_BASELINE, cut(drawing.title, width - 2 * MARGIN, "head", TITLE_CHARACTERS), "head")
+    title = TextLine(
+        MARGIN, TITLE_BASELINE, clean_and_cut(drawing.title, width - 2 * MARGIN, "head", TITLE_CHARACTERS), "head"
+    )
     page = Mark("rect", {"class": "page", "width": width, "height": height})
-    picture = group(f"fg {kind}", page, words(title), *marks)
+    picture = group(f"fg {kind}", page, text_mark(title), *marks)
     scale = min(1.0, SCREEN_PX / width)
     classes = f"fg {kind}{' wide' if width > WIDE_PX else ''}"
     size = f'width="{short(scale * width)}" height="{short(scale * height)}"'
@@ -72,7 +75,7 @@ def framed(
         f"<title>{escaped(clean(drawing.title, TITLE_CHARACTERS))}</title>",
         f"<desc>{escaped(clean(drawing.about or drawing.title, ABOUT_CHARACTERS))}</desc>",
         *(() if look.embedded else ("<style>", stylesheet(picture.classes()), "</style>")),
-        *(text for mark in picture.children for text in written(mark)),
+        *(text for mark in picture.children for text in xml_lines(mark)),
         "</svg>",
     )
     return "\n".join(lines)
@@ -80,7 +83,7 @@ def framed(
 
 @dataclass(frozen=True)
 class Entry:
-    """What a swatch shows: the classes of what it stands for, its name, and the short key that stands in its shapes."""
+    """An entry of a legend: the CSS classes of its sample, its name, and a short key that is written in the sample."""
 
     classes: str
     name: str
@@ -89,14 +92,16 @@ class Entry:
 
 
 def legend(entries: Sequence[Entry], top: float, right: float = WIDTH - MARGIN) -> tuple[Mark, float]:
-    """Return the legend, with as many rows as the entries need, and its height with the gap below; 0 without entries.
+    """Return a legend at height `top`, and the height that it needs with the gap below; 0 without entries.
+
+    Entries go into as many rows as they need to stay left of `right`; lengths are in pixels.
 
     >>> legend([], 40)[1], len(legend([Entry("bar-generate", "generate")], 40)[0].children)
     (0.0, 2)
     """
     marks, x, y = list[Mark](), MARGIN, top
     for entry in entries:
-        name = cut(entry.name, NAME_MAX, "small")
+        name = clean_and_cut(entry.name, NAME_MAX, "small")
         width = SWATCH_WIDTH + 6 + width_of(name, "small")
         if x + width > right and x > MARGIN:
             x, y = MARGIN, y + ROW
@@ -117,8 +122,8 @@ def legend(entries: Sequence[Entry], top: float, right: float = WIDTH - MARGIN) 
                 over = {"stripes": [stripes(area)], "hatched": [hatching("hatch", area)]}
                 sample = [rect("shape", area, 2), *over.get(entry.sample, [])]
         marks += [
-            group(entry.classes, *sample, words(key) if entry.key else None),
-            words(TextLine(area.right + 6, text_y, name, "small")),
+            group(entry.classes, *sample, text_mark(key) if entry.key else None),
+            text_mark(TextLine(area.right + 6, text_y, name, "small")),
         ]
         x += width + SWATCH_GAP
     return group("legend", *marks), y + ROW - top + (LINE - 6) if marks else 0.0

@@ -61,7 +61,7 @@ class TextLine:
 
 
 def size_px(classes: str) -> float:
-    """Return the font size of text with these classes, in pixels.
+    """Return the font size in pixels of text with these CSS classes, separated by spaces.
 
     >>> size_px("small muted"), size_px("head"), size_px("")
     (11.0, 16.0, 12.0)
@@ -71,7 +71,7 @@ def size_px(classes: str) -> float:
 
 
 def width_of(text: str, classes: str = "") -> float:
-    """Return an upper bound on the width of a line of text, in pixels.
+    """Return an upper bound on the width in pixels of a line of text with these CSS classes, in any usual font.
 
     >>> width_of("policy"), width_of("", "small"), width_of("模型", "head")
     (35.34, 0.0, 35.52)
@@ -90,12 +90,14 @@ def _thousandths(letter: str) -> int:
 
 
 def widest(texts: Iterable[str], classes: str = "") -> float:
-    """Return the width of the widest text, in pixels; 0 for no texts."""
+    """Return an upper bound on the width in pixels of the widest of `texts` with these CSS classes; 0 for no texts."""
     return max((width_of(text, classes) for text in texts), default=0.0)
 
 
 def baseline(middle: float, classes: str = "") -> float:
-    """Return the y coordinate of the baseline of a text that is centred vertically on `middle`.
+    """Return the y coordinate of the baseline of a text whose vertical centre is `middle`, in pixels.
+
+    `classes` are the CSS classes of the text.
 
     >>> baseline(100.0, "small")
     103.96
@@ -103,10 +105,12 @@ def baseline(middle: float, classes: str = "") -> float:
     return middle + 0.36 * size_px(classes)
 
 
-def fitted(text: str, room_px: float, classes: str = "") -> str:
-    """Return a text cut to a width of `room_px`, with an ellipsis if it was cut; "" if fewer than two letters fit.
+def cut_to_width(text: str, room_px: float, classes: str = "") -> str:
+    """Return a text cut to `room_px` pixels, with an ellipsis if it was cut; "" if fewer than two letters fit.
 
-    >>> fitted("policy.generate", 72), fitted("policy", 72), fitted("policy", 5)
+    `classes` are the CSS classes of the text.
+
+    >>> cut_to_width("policy.generate", 72), cut_to_width("policy", 72), cut_to_width("policy", 5)
     ('policy.gen…', 'policy', '')
     """
     if width_of(text, classes) <= room_px:
@@ -117,13 +121,19 @@ def fitted(text: str, room_px: float, classes: str = "") -> str:
     return shortened.rstrip() + "…" if len(shortened) > 1 else ""
 
 
-def cut(text: str, room_px: float, classes: str = "", limit_characters: int = LABEL_CHARACTERS) -> str:
-    """Return a user's text, cleaned, as one line of at most `room_px` pixels."""
-    return fitted(clean(text, limit_characters), room_px, classes)
+def clean_and_cut(text: str, room_px: float, classes: str = "", limit_characters: int = LABEL_CHARACTERS) -> str:
+    """Return a user's text as one printable line of at most `room_px` pixels and `limit_characters` characters.
+
+    It is cleaned by `clean`, and has an ellipsis if it was cut. `classes` are the CSS classes of the text.
+    """
+    return cut_to_width(clean(text, limit_characters), room_px, classes)
 
 
 def wrapped(text: str, room_px: float, classes: str = "", *, max_lines: int = 3) -> tuple[str, ...]:
-    """Break a text at spaces into at most `max_lines` lines of at most `room_px` pixels; longer lines are cut.
+    """Return a user's text as at most `max_lines` printable lines of at most `room_px` pixels, broken at spaces.
+
+    The text is first cut to 200 characters. A word that is too wide is cut, with an ellipsis, and so is the last line
+    if the text needs more lines. `classes` are the CSS classes of the text.
 
     >>> wrapped("n=16, temperature=1, max_tokens=512", 130, "small")
     ('n=16, temperature=1,', 'max_tokens=512')
@@ -137,4 +147,4 @@ def wrapped(text: str, room_px: float, classes: str = "", *, max_lines: int = 3)
             lines[-1] = longer
     if len(lines) > max_lines:
         lines[max_lines - 1 :] = [" ".join(lines[max_lines - 1 :])]
-    return tuple(fitted(line, room_px, classes) or "…" for line in lines)
+    return tuple(cut_to_width(line, room_px, classes) or "…" for line in lines)

@@ -1,18 +1,5 @@
 // Start the interactive parts of the page. The page is complete without them.
 
-const all = (root, selector) => Array.from(root.querySelectorAll(selector));
-const between = (low, value, high) => Math.min(Math.max(low, value), high);
-
-function made(tag, text, fields = {}) {
-  return Object.assign(document.createElement(tag), { textContent: text, ...fields });
-}
-
-function button(text, name, action) {
-  const it = made("button", text, { type: "button", title: name, onclick: action });
-  it.setAttribute("aria-label", name);
-  return it;
-}
-
 // Save a picture as it is shown, with its style; the page's policy allows a blob that is saved.
 function download(svg, name) {
   const copy = svg.cloneNode(true);

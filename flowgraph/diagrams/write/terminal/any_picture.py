@@ -21,9 +21,10 @@ WIDTH_MIN = 20
 
 
 def terminal(drawing: Drawing, width: int, colour: bool) -> str:
-    """Return a picture as text for a terminal of this many columns, with its title above and its sentences beneath.
+    """Return a picture of any kind as text for a terminal of `width` columns, with its title above and `about` below.
 
-    Only a name may be wider. Without `colour` the text has no escape codes.
+    At least 20 columns are used. Only a name may be wider than the terminal. Without `colour` the text has no escape
+    codes.
     """
     from rich.console import Console
     from rich.text import Text

@@ -10,7 +10,7 @@ GAP = " "
 
 
 def sparkline(values: Sequence[float | None], width: int = 24) -> str:
-    """Return values as a line of block characters, at most `width` wide; the height shows the value, and a gap None.
+    """Return values as a line of block characters, at most `width` wide; a higher block is a higher value, a gap None.
 
     More values than characters are averaged. Infinities and NaN count as missing; a constant is a line at mid-height.
 

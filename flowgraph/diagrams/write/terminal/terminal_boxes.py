@@ -1,7 +1,7 @@
 """Draw boxes and arrows for a terminal: a flow line by line, and a plan as a panel for each pool.
 
 The lines of a flow are laid out as version histories are drawn: a line for each box, and rails from what it reads.
-`rows` is this layout as data, and `flow_lines` turns it into text.
+`assign_columns` returns this layout as data, and `flow_lines` turns it into text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from flowgraph.diagrams.model.labels import SIGNS, clean, signed
+from flowgraph.diagrams.model.labels import SIGNS, clean, signed_label
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.write.palette import ARROW_INKS, INKS, STATUS_INKS
 
@@ -45,13 +45,14 @@ class _Line:
 
 
 def flow_lines(picture: Picture, width: int) -> list[Text]:
-    """Return the lines of a flow, followed by the arrows that cannot be drawn as rails.
+    """Return the picture of a flow as lines of text for `width` columns: a line for each box, then the other arrows.
 
-    If the rails need more than half of `width` columns, numbers replace them.
+    An arrow to a later box is drawn as a rail; arrows to the next step or to an earlier box are listed at the end. If
+    the rails need more than half of the columns, numbers of boxes replace them.
     """
     lines = [*_lines(picture)]
     if any(len(line.rails) > width // 2 for line in lines):
-        lines = [*_lines(picture, {row.box.id: place for place, row in enumerate(rows(picture), 1)})]
+        lines = [*_lines(picture, {row.box.id: place for place, row in enumerate(assign_columns(picture), 1)})]
     names = max((line.name.cell_len for line in lines), default=0)
     rails = max((len(line.rails) for line in lines), default=0)
     kinds = max((line.kind.cell_len for line in lines), default=0)
@@ -61,7 +62,7 @@ def flow_lines(picture: Picture, width: int) -> list[Text]:
         texts.append(Text(_GAP, no_wrap=True, overflow="ellipsis").join(columns))
         texts[-1].rstrip()
     names_of = {box.id: clean(box.label[0] if box.label else "") for box in picture.boxes}
-    for arrow in ways_back(picture):
+    for arrow in arrows_without_rail(picture):
         source, target = names_of[arrow.source], names_of[arrow.target]
         sign, label = SIGNS[arrow.status], f", {clean(arrow.label)}"
         texts.append(Text.assemble(sign, source, (" ↺ ", _ink(arrow)), target, label))
@@ -79,32 +80,35 @@ def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterat
 
     A line ends with what its box reads, with the number of its source if there are numbers, and its details.
     """
-    lines = rows(picture)
+    lines = assign_columns(picture)
     paths = [picture.frames_around(row.box.inside)[::-1] for row in lines]
     depth = max(map(len, paths), default=0)
     for row, above, path, beneath in zip(lines, [(), *paths], paths, [*paths[1:], ()], strict=False):
         for level, frame in enumerate(path):
             if path[: level + 1] != above[: level + 1]:
-                label = (signed(frame.label, frame.status), f"italic {STATUS_INKS.get(frame.status, '')}")
+                label = (signed_label(frame.label, frame.status), f"italic {STATUS_INKS.get(frame.status, '')}")
                 passing = ("│ " if column in row.rails else "  " for column in range(max(row.rails, default=-1) + 1))
                 rails = "" if numbers else "".join(passing).rstrip()
                 yield _Line(Text.assemble("│ " * level, "╭ ", label), rails, Text(), Text())
         rails = f"● {numbers[row.box.id]}" if numbers else _rails(row)
         box = row.box
-        name = Text(signed(box.label[0] if box.label else "", box.status), STATUS_INKS.get(box.status, ""))
+        name = Text(signed_label(box.label[0] if box.label else "", box.status), STATUS_INKS.get(box.status, ""))
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, beneath, strict=False)))
         bracket = Text("│ " * shared + "╰ " * (len(path) - shared) + "  " * (depth - len(path)))
         reads = list[Text]()
         for arrow in dict.fromkeys(row.arrows):
             source = f" of {numbers[arrow.source]}" if numbers else ""
-            text = Text(signed(arrow.label, arrow.status) + source, _ink(arrow))
+            text = Text(signed_label(arrow.label, arrow.status) + source, _ink(arrow))
             reads += [] if text in reads else [text]
-        side = [*([Text(", ").join(reads)] if reads else []), *([Text(details(box), "dim")] if details(box) else [])]
+        side = [
+            *([Text(", ").join(reads)] if reads else []),
+            *([Text(box_details(box), "dim")] if box_details(box) else []),
+        ]
         yield _Line(bracket + name, rails, kind_text(box), Text(" · ").join(side))
 
 
 def kind_text(box: Box) -> Text:
-    """Return the kind of a box as coloured text."""
+    """Return the kind of a box as text, in the colour of boxes of that kind."""
     return Text(box.kind, "" if box.kind in _UNCOLOURED else INKS[box.kind].border)
 
 
@@ -112,8 +116,8 @@ def _ink(arrow: Arrow) -> str:
     return STATUS_INKS.get(arrow.status) or ARROW_INKS.get(arrow.style) or ""
 
 
-def details(box: Box) -> str:
-    """Return the details of a box, in one line: its label without the name and the kind."""
+def box_details(box: Box) -> str:
+    """Return the details of a box as one line: its label without the name and the kind; "" if none remain."""
     return " · ".join(clean(line) for line in box.label[1:] if line != box.kind)
 
 
@@ -144,9 +148,12 @@ class BoxLine:
     arrows: tuple[Arrow, ...]
 
 
-def rows(picture: Picture) -> list[BoxLine]:
-    """Return a line for each box, in the first free column to the right of all columns that the box reads."""
-    order = ordered(picture)
+def assign_columns(picture: Picture) -> list[BoxLine]:
+    """Return the line of each box, in reading order, with its column and the columns of rails that pass or end there.
+
+    A box is in the first free column to the right of all columns that it reads.
+    """
+    order = reading_order(picture)
     place = {box.id: number for number, box in enumerate(order)}
     rails = [arrow for arrow in picture.arrows if _is_rail(arrow, place)]
     last = {arrow.source: max(place[rail.target] for rail in rails if rail.source == arrow.source) for arrow in rails}
@@ -171,14 +178,17 @@ def _is_rail(arrow: Arrow, place: dict[str, int]) -> bool:
     return arrow.style is not ArrowStyle.CARRY and place[arrow.source] < place[arrow.target]
 
 
-def ways_back(picture: Picture) -> list[Arrow]:
-    """Return the arrows that cannot be drawn as rails: to the next step, or to an earlier line."""
-    place = {box.id: number for number, box in enumerate(ordered(picture))}
+def arrows_without_rail(picture: Picture) -> list[Arrow]:
+    """Return the arrows of a picture that cannot be drawn as rails: those to the next step or to an earlier line."""
+    place = {box.id: number for number, box in enumerate(reading_order(picture))}
     return [arrow for arrow in picture.arrows if not _is_rail(arrow, place)]
 
 
-def ordered(picture: Picture) -> Sequence[Box]:
-    """Return the boxes sorted so that each is below all boxes it reads; unsorted if there is a cycle."""
+def reading_order(picture: Picture) -> Sequence[Box]:
+    """Return the boxes of a picture, sorted so that each comes after all boxes that it reads.
+
+    Arrows to the next step are ignored. Otherwise boxes keep their order; with a cycle, all do.
+    """
     number = {box.id: place for place, box in enumerate(picture.boxes)}
     edges = {(arrow.source, arrow.target) for arrow in picture.arrows if arrow.style is not ArrowStyle.CARRY}
     waits = {name: {source for source, target in edges if target == name != source} for name in number}
@@ -204,7 +214,11 @@ def is_placed(picture: Picture) -> bool:
 
 
 def panels(picture: Picture) -> Iterator[RenderableType]:
-    """Yield the boxes outside of all frames, a panel for each outer frame, then the arrows between places."""
+    """Yield the parts of a plan's picture for a terminal, as objects that rich prints.
+
+    The boxes outside of all frames come first, then a panel for each outer frame, and then lists of the arrows between
+    places, by style.
+    """
     yield from _panels_in(picture, None)
     for style, heading in _LISTED.items():
         arrows = [arrow for arrow in picture.arrows if arrow.style is style]
@@ -218,16 +232,16 @@ def panels(picture: Picture) -> Iterator[RenderableType]:
 def _panels_in(picture: Picture, frame: Frame | None) -> Iterator[RenderableType]:
     name = None if frame is None else frame.id
     for box in picture.boxes_in(name):  # its name and kind, its details, and what it reads in its place
-        label = signed(box.label[0] if box.label else "", box.status)
+        label = signed_label(box.label[0] if box.label else "", box.status)
         line = Text.assemble((label, f"bold {STATUS_INKS.get(box.status, '')}"), "  ", kind_text(box))
-        line.append(f" · {details(box)}" if details(box) else "")
+        line.append(f" · {box_details(box)}" if box_details(box) else "")
         reads = [arrow for arrow in picture.arrows if arrow.target == box.id and arrow.style not in _LISTED]
         names = dict.fromkeys(_name(picture, arrow.source, box.inside) for arrow in reads)
         yield line.append(f"  ← {', '.join(names)}" if names else "", "dim")
     for inner in picture.frames_in(name):
         yield Panel(
             Group(*_panels_in(picture, inner)),
-            title=Text(signed(inner.label, inner.status), "bold"),
+            title=Text(signed_label(inner.label, inner.status), "bold"),
             title_align="left",
             box=SQUARE if inner.kind == "pool" else ROUNDED,
             border_style=STATUS_INKS.get(inner.status) or _BORDERS.get(inner.kind) or "",

@@ -22,7 +22,7 @@ from flowgraph.diagrams.model.charts import (
 )
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.picture import MessageStyle, SequenceDiagram
-from flowgraph.diagrams.model.series import known
+from flowgraph.diagrams.model.series import drawable_points
 from flowgraph.diagrams.model.ticks import number_text
 from flowgraph.diagrams.write.palette import BAR_INKS, STATUS_INKS, TEXT
 from flowgraph.diagrams.write.terminal.sparkline import sparkline
@@ -36,10 +36,11 @@ _ARROWS: Mapping[MessageStyle, str] = {"call": "→", "reply": "⇢", "transfer"
 
 
 def lane_lines(lanes: Lanes, width: int) -> Iterator[Text]:
-    """Draw each lane to scale, `│` at the end of each bar and dots where it is idle; beneath, the scale and the waits.
+    """Yield the lines of a timeline: each lane to scale, an axis, and then the busy and idle shares of each lane.
 
-    A bar too short for its label shows as much of it as fits, and a bar of less than a column takes one if there is
-    room.
+    `width` is the number of columns. A bar ends with `│`, and idle time is dots. A bar too short for its label shows as
+    much of it as fits, and a bar of less than a column takes one if there is room. Idle times are listed by their
+    reasons, the longest first.
     """
     labels = [clean(lane.label) + (" (measured)" if lane.measured else "") for lane in lanes.lanes]
     margin = max(map(cell_len, labels), default=0)
@@ -87,7 +88,11 @@ def _scale(end_s: float, columns: int) -> str:
 
 
 def memory_lines(chart: MemoryChart, width: int) -> Iterator[Text]:
-    """Draw a bar for each phase of each pool, full at the capacity; beneath, what does not fit and the parts."""
+    """Yield the lines of a memory chart: for each pool a heading, then a bar for each phase, up to the capacity.
+
+    `width` is the number of columns. Below a bar are the bytes that do not fit, or that exceed what a plan may fill,
+    and the bytes of each part.
+    """
     for store in chart.stores:
         room = f", {show_bytes(store.room_bytes)} for a plan" if store.room_bytes != store.capacity_bytes else ""
         yield Text.assemble((clean(store.label), "bold"), f"  {show_bytes(store.capacity_bytes)} a device{room}")
@@ -124,7 +129,10 @@ def _table(*columns: str, rows: Sequence[Sequence[str]], right: Sequence[str] = 
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """List placements with their seconds a step, and how their pools divide the devices."""
+    """Return a table of placements with their seconds a step, their pools, and how they compare with the best.
+
+    A pool is written with its number of devices and its roles.
+    """
     rows = list[tuple[str, ...]]()
     for strip in comparison.strips:
         name = clean(strip.label) + (" (chosen)" if strip.chosen else "")
@@ -135,7 +143,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def scatter_table(scatter: Scatter) -> Table:
-    """List the candidates of a search in its order."""
+    """Return a table of the candidates of a search, in its order, with their seconds a step and bytes of memory."""
     rows = list[tuple[str, ...]]()
     for rank, dot in enumerate(scatter.dots, 1):
         measures = number_text(dot.seconds), show_bytes(dot.memory_bytes)
@@ -145,11 +153,11 @@ def scatter_table(scatter: Scatter) -> Table:
 
 
 def curves_table(curves: Curves) -> Table:
-    """List a run's metrics, headlines first, each as a small curve with its ends and its range."""
+    """Return a table of a run's metrics, headlines first: a small curve, first, last, lowest and highest value."""
     rows = list[tuple[str, ...]]()
     for series in sorted(curves.series, key=lambda series: not series.headline):
         name = clean(series.name) + (f" ({clean(series.unit)})" if series.unit else "")
-        curve = [value for _, value in known(series)]
+        curve = [value for _, value in drawable_points(series)]
         values = [value for value in curve if value is not None]
         ends = (values[0], values[-1], min(values), max(values)) if values else ()
         rows.append((name, sparkline(curve), *map(number_text, ends)) if ends else (name, "no values", "", "", "", ""))
@@ -157,7 +165,10 @@ def curves_table(curves: Curves) -> Table:
 
 
 def sequence_lines(diagram: SequenceDiagram) -> Iterator[Text]:
-    """Yield a numbered line for each message; one of an actor to itself has no arrow."""
+    """Yield a numbered line for each message of a sequence diagram; a message of an actor to itself has no arrow.
+
+    An actor is called by its first line; if several have that line, details in parentheses tell them apart.
+    """
     counts = Counter(clean(actor.label[0] if actor.label else "") for actor in diagram.actors)
     names = dict[str, str]()  # an actor's first line; if another has that line too, with its pool and all of its label
     for actor in diagram.actors:

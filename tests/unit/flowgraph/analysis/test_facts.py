@@ -9,7 +9,7 @@ import torch
 
 from examples.grpo import grpo
 from flowgraph import Loss, Record, Value, flow, node, stale
-from flowgraph.analysis.facts import Facts, facts_of, masks_along, values_of
+from flowgraph.analysis.facts import Facts, facts_of, masks_along, value_facts
 from flowgraph.errors import FlowTypeError, LawError
 from flowgraph.language import Kind, Rows
 from flowgraph.language.graph import Graph
@@ -62,7 +62,7 @@ def test_rows_are_those_of_the_node_that_drew_them_and_values_those_of_the_weigh
 
 
 def test_what_is_known_of_each_value_can_be_read() -> None:
-    told = {each.value: each for each in values_of(compile_graph(grpo.graph()))}
+    told = {each.value: each for each in value_facts(compile_graph(grpo.graph()))}
     drawn, inner = told["policy.generate"], told["policy.update.logprobs"]
     assert (drawn.kind, drawn.identity, drawn.mask) == ("record", "prompt, sample, trajectory", "policy.generate.mask")
     assert (drawn.weights, told["score"].mask) == ("policy, at 1.0", "")
@@ -151,7 +151,7 @@ def training(rollout: Any, *, corrected: bool) -> Any:
 def test_what_stale_weights_drew_is_corrected_for_or_the_flow_says_that_it_need_not_be() -> None:
     training("ratio", corrected=True).graph()
     training("plain", corrected=False).graph()
-    with pytest.raises(LawError, match=r"policy_gradient wants rows of the newest weights"):
+    with pytest.raises(LawError, match=r"policy_gradient needs rows of the newest weights"):
         training("plain", corrected=True).graph()
 
 
@@ -288,14 +288,14 @@ def replaying(take: Any, old: str) -> Graph:
 def test_rows_that_a_state_kept_are_of_an_earlier_step_and_a_loss_on_them_has_to_correct() -> None:
     assert replaying(replayed, "own") is not None, "clipped around the log-probs that the rows carry"
     assert replaying(eased, "") is not None, "a state that says that it holds no rows"
-    with pytest.raises(LawError, match=r"policy_gradient wants rows of the newest weights, but those of replayed at"):
+    with pytest.raises(LawError, match=r"policy_gradient needs rows of the newest weights, but those of replayed at"):
         replaying(replayed, "")
     with pytest.raises(LawError, match=r"that sampled its rows, of an earlier step where `buffer` kept them"):
         replaying(replayed, "anew")
 
 
 def test_only_the_port_of_a_state_says_that_it_brings_no_rows() -> None:
-    with pytest.raises(FlowTypeError, match=r"`mask` says Rows.NONE, which only the port of a state does"):
+    with pytest.raises(FlowTypeError, match=r"`mask` declares Rows.NONE, which only a port of a state can"):
 
         @node
         def wrong(mask: Annotated[Mask, Rows.NONE]) -> Mask:

@@ -156,7 +156,7 @@ CHANGED = {
     "a module that is gone": (
         "nodes.sampling:generate",
         "nodes_of_old:generate",
-        f"{NO_GRAPH}: nodes_of_old:generate: the module `nodes_of_old` is not imported, and not one of ours",
+        f"{NO_GRAPH}: nodes_of_old:generate: the module `nodes_of_old` is neither imported nor a part of flowgraph",
     ),
     "an op that is none": (
         "nodes.sampling:generate",
@@ -167,7 +167,7 @@ CHANGED = {
     "an edge from nowhere": (
         '"from": "p0"',
         '"from": "p9"',
-        "this is not a stored graph: `p9` does not exist, or stands behind its reader",
+        "this is not a stored graph: `p9` does not exist, or comes after its reader",
     ),
     "another port": (
         '"port": "prompts"',
@@ -417,7 +417,7 @@ def test_passes_and_settings_leave_what_state_starts_from() -> None:
 
 
 STARTS = {
-    "nothing that is finite": ("level", float("inf"), "Infinity is not a number of JSON"),
+    "nothing that is finite": ("level", float("inf"), "Infinity is not a JSON number"),
     "a number without a bound": ("level", 2**64, "a whole number has at most 64 bits"),
     "a model": ("policy", 0.05, "`policy` starts from 0.05: it is not plain state"),
     "data": ("prompts", [1], "`prompts` starts from [1]: it is not plain state"),

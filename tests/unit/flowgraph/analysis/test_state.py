@@ -17,7 +17,7 @@ from examples.grpo import grpo
 from flowgraph import Flow, Graph, Loss, State, Value, flow, node, stale
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
-from flowgraph.analysis.state import StateItem, state_json, state_of, state_text
+from flowgraph.analysis.state import StateItem, carried_state, state_json, state_text
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import PlacedRole, Plan, Pool
 from flowgraph.engines.local.model import LocalModel
@@ -133,7 +133,7 @@ def graph_of(of: Flow[..., object]) -> Graph:
 
 
 def test_what_a_flow_trains_carries_its_optimizer_and_what_is_frozen_is_no_state() -> None:
-    assert state_text(state_of(graph_of(grpo))).splitlines() == [
+    assert state_text(carried_state(graph_of(grpo))).splitlines() == [
         "weights  policy           weights, version, state of adamw",
         "data     prompts          seed, step",
         "random   policy.generate  seed, step",
@@ -142,7 +142,7 @@ def test_what_a_flow_trains_carries_its_optimizer_and_what_is_frozen_is_no_state
 
 
 def test_a_carried_value_that_is_no_model_is_state() -> None:
-    assert state_text(state_of(graph_of(adaptive))).splitlines() == [
+    assert state_text(carried_state(graph_of(adaptive))).splitlines() == [
         "weights  policy           weights, version, state of adamw",
         "value    coefficient      value",
         "data     prompts          seed, step",
@@ -152,7 +152,7 @@ def test_a_carried_value_that_is_no_model_is_state() -> None:
 
 
 def test_a_state_that_nothing_carries_on_is_read_as_data_is() -> None:
-    items = state_of(graph_of(fixed))
+    items = carried_state(graph_of(fixed))
     assert [(item.kind, item.name) for item in items][:3] == [
         ("weights", "policy"),
         ("data", "prompts"),
@@ -161,24 +161,24 @@ def test_a_state_that_nothing_carries_on_is_read_as_data_is() -> None:
 
 
 def test_each_optimizer_of_a_model_is_listed_and_an_average_has_none() -> None:
-    weights = [item for item in state_of(graph_of(averaged)) if item.kind == "weights"]
+    weights = [item for item in carried_state(graph_of(averaged)) if item.kind == "weights"]
     assert [(item.name, item.holds) for item in weights] == [
         (
             "policy",
-            ("weights", "version", "state of adamw", "state of sgd", "weights of up to 4 versions before"),
+            ("weights", "version", "state of adamw", "state of sgd", "weights up to 4 versions old"),
         ),
         ("average", ("weights", "version")),
     ]
 
 
 def test_a_flow_that_trains_nothing_carries_only_where_it_stands() -> None:
-    assert [item.kind for item in state_of(graph_of(only_read))] == ["data", "random"]
+    assert [item.kind for item in carried_state(graph_of(only_read))] == ["data", "random"]
 
 
 @pytest.mark.parametrize("of", [grpo, gpg, adaptive, averaged])
 def test_the_list_is_the_same_each_time_and_goes_through_json(of: Flow[..., object]) -> None:
-    items = state_of(graph_of(of))
-    assert state_of(graph_of(of)) == items
+    items = carried_state(graph_of(of))
+    assert carried_state(graph_of(of)) == items
     back = json.loads(json.dumps(state_json(items)))
     assert tuple(StateItem(each["kind"], each["name"], tuple(each["holds"])) for each in back) == items
 
@@ -241,7 +241,7 @@ def test_what_an_executor_carries_is_in_the_list(of: Flow[..., object], tiny: Ti
     run = Run.begin(program_of(of), tiny, digit_rows)
     for step in range(STEPS):
         run.step(Key(SEED, step))
-    named = {kind: {item.name for item in state_of(run.program.graph) if item.kind == kind} for kind in KINDS}
+    named = {kind: {item.name for item in carried_state(run.program.graph) if item.kind == kind} for kind in KINDS}
     assert {home.param for home, version in run.executor.versions.items() if version} == named["weights"]
     assert set(run.executor.carried) == named["value"]
     assert {task.value for task in run.program.tasks if isinstance(task, Read)} == named["data"] | named["value"]
@@ -287,7 +287,7 @@ def test_a_run_goes_on_from_what_the_list_holds_and_not_from_less(
     of: Flow[..., object], tiny: Tiny, digit_rows: pa.Table
 ) -> None:
     program = program_of(of)
-    items = state_of(program.graph)
+    items = carried_state(program.graph)
     whole, half = (Run.begin(program, tiny, digit_rows) for _ in range(2))
     for step in range(STEPS + 1):
         whole.step(Key(SEED, step))
@@ -311,6 +311,6 @@ def test_where_a_run_stands_is_its_seed_and_step(what: str, tiny: Tiny, digit_ro
         whole.step(Key(SEED, step))
     for step in range(STEPS):
         half.step(Key(SEED, step))
-    items = [item for item in state_of(program.graph) if item.kind not in PLACES]
+    items = [item for item in carried_state(program.graph) if item.kind not in PLACES]
     here = [StateItem("random", "all", tuple({"seed", "step"} - {what}))]
     assert not same(whole, restored((*items, *here), half, Run.begin(program, tiny, digit_rows), None))

@@ -115,20 +115,20 @@ def test_log_probs_of_the_trainer_may_stand_for_the_samplers_where_weights_corre
     training(bypass, at_most=4).graph()
     said = refusal(lambda new, old, rollout, _: by_ratio(new, rollout.mask, old=old), at_most=4)
     assert said.startswith(
-        "by_ratio(old=) wants values of the weights that sampled its rows (`policy`, up to 4 updates late)"
+        "by_ratio(old=) needs values of the weights that sampled its rows (`policy`, up to 4 updates late)"
     )
 
 
 def test_values_that_the_loss_trains_are_never_the_old_ones() -> None:
     said = refusal(lambda new, old, rollout, _: by_ratio(new, rollout.mask, old=new, weights=weighed_by(new, rollout)))
-    assert said.startswith("by_ratio(old=) wants values of weights that this loss does not train")
+    assert said.startswith("by_ratio(old=) needs values of weights that this loss does not train")
 
 
 def test_weights_correct_late_rows_for_a_loss_that_has_no_ratio() -> None:
     training(lambda n, old, r, _: plain(n, r.mask, weights=weighed_by(old, r)), at_most=4).graph()
     training(lambda n, _, r, __: plain(n, r.mask, weights=weighed_by(n, r)), at_most=4).graph()
     said = refusal(lambda new, _, rollout, __: plain(new, rollout.mask), at_most=4)
-    assert said.startswith("plain wants rows of the newest weights")
+    assert said.startswith("plain needs rows of the newest weights")
 
 
 @node
@@ -161,7 +161,7 @@ def test_weights_of_a_loss_without_a_ratio_lead_to_what_it_trains() -> None:
         training(lambda n, old, r, _: plain(n, r.mask, weights=doubled(weighed_by(old, r))), at_most=at_most).graph()
         said = refusal(lambda n, _, r, ref: plain(n, r.mask, weights=doubled(weighed_by(ref, r))), at_most=at_most)
         assert said.startswith(
-            "importance_weights(old=) wants values of the weights that are trained (`policy`), which"
+            "importance_weights(old=) needs values of the weights that are trained (`policy`), which"
         )
 
 
@@ -180,7 +180,7 @@ def test_another_policy_learns_from_rows_by_weights_that_lead_to_it(which: str) 
     if which == "other":
         assert taught.graph().nodes
     else:
-        with pytest.raises(LawError, match=r"wants values of the weights that are trained \(`other`\)"):
+        with pytest.raises(LawError, match=r"needs values of the weights that are trained \(`other`\)"):
             taught.graph()
 
 
@@ -198,7 +198,7 @@ def test_weights_of_the_version_before_an_update_are_late_after_it() -> None:
 
         return update(update(policy, first), second)
 
-    with pytest.raises(LawError, match=r"importance_weights\(old=\) wants values of the weights that are trained"):
+    with pytest.raises(LawError, match=r"importance_weights\(old=\) needs values of the weights that are trained"):
         twice.graph()
 
 
@@ -213,7 +213,7 @@ def test_a_ratio_is_not_applied_twice() -> None:
 
 def test_what_is_weighed_is_what_is_used() -> None:
     said = refusal(lambda n, old, r, ref: by_ratio(n, r.mask, old=old, weights=weighed_by(ref, r)))
-    assert "what is used would not be corrected" in said
+    assert "the ratio in use would stay uncorrected" in said
     assert said.endswith("hint: give importance_weights(old=) and by_ratio(old=) the same")
 
 
@@ -224,7 +224,7 @@ def test_weights_may_be_worked_on_in_between(level: Any) -> None:
         return by_ratio(new, rollout.mask, old=old, weights=doubled(weights))
 
     training(term, twin=True).graph()
-    assert "what is used would not be corrected" in refusal(term)
+    assert "the ratio in use would stay uncorrected" in refusal(term)
 
 
 def test_two_corrections_are_not_multiplied() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from flowgraph.cluster.cluster import Cluster, Device, Machine, amount_bytes_per_s, parse_bytes, show_bytes, show_rate
-from flowgraph.cluster.this_machine import cgroup_free_bytes, free_bytes, laptop, plannable_bytes, warnings_for
+from flowgraph.cluster.this_machine import cgroup_free_bytes, core_warnings, free_bytes, laptop, plannable_bytes
 from flowgraph.errors import SettingError
 from tests.looped import looped
 
@@ -213,7 +213,7 @@ def test_cpu_devices_that_are_more_than_the_cores_of_their_node_are_warned_of() 
         node("gpus", (gpu, gpu, cpu), 1),
         node("big", (cpu,) * 9, 8),
     )
-    assert warnings_for(Cluster(nodes=nodes)) == (
+    assert core_warnings(Cluster(nodes=nodes)) == (
         "node laptop has 1 core for 2 devices: they will take turns",
         "node big has 8 cores for 9 devices: they will take turns",
     )

@@ -243,7 +243,7 @@ def test_a_pool_that_cannot_be_a_part_of_a_file_name_is_refused(graph: Graph, na
 
 def test_a_plan_that_says_a_key_twice_is_refused(graph: Graph) -> None:
     text = plan_of(graph).to_json().replace('"flow":', '"flow": "other", "flow":')
-    with pytest.raises(PlanError, match="the key `flow` stands twice"):
+    with pytest.raises(PlanError, match="the key `flow` appears twice"):
         Plan.from_json(text, "plan.json")
 
 
@@ -324,7 +324,7 @@ def test_a_role_that_reads_no_stale_weights_does_not_lag(role: str, reader: str)
 
 def test_a_role_that_reads_what_is_trained_in_place_does_not_lag() -> None:
     assert refusal(*late(lagging, lag=1, apart=False)) == (
-        "plan.json: policy.sample: lag=1, but it reads the very weights of policy.train, so no copy could lag\n"
+        "plan.json: policy.sample: lag=1, but it reads the weights of the trainer, policy.train, so no copy could lag\n"
         "  hint: leave lag out, or place it in another pool, engine or layout than training"
     )
 

@@ -18,7 +18,7 @@ from flowgraph.diagrams.build.roles_picture import MACHINES_IN_FULL
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.write.formats import text_in
 from flowgraph.diagrams.write.svg.geometry import Rect
-from flowgraph.diagrams.write.svg.layout import LABELLED_ARROWS_MAX, LINE_PX, LaidBox, LaidPicture, laid_out
+from flowgraph.diagrams.write.svg.layout import LABELLED_ARROWS_MAX, LINE_PX, LaidBox, LaidPicture, lay_out
 from flowgraph.diagrams.write.svg.text_lines import width_of
 from flowgraph.language import Kind, Linear
 from flowgraph.passes import compile_graph
@@ -142,7 +142,7 @@ def large(name: str) -> Picture:
 
 @cache
 def laid(name: str) -> LaidPicture:
-    return laid_out(large(name))
+    return lay_out(large(name))
 
 
 @cache
@@ -225,7 +225,7 @@ def test_a_plan_of_1024_devices_is_folded_and_can_be_read() -> None:
     pools = [frame for frame in plan.frames if frame.kind == "pool"]
     assert len(pools) <= len(plates) <= MACHINES_IN_FULL * len(pools), "machines that are alike are one plate"
     assert len(planned().placement.plan.cluster.nodes) == 128
-    can_be_read(laid_out(plan))
+    can_be_read(lay_out(plan))
     assert all(len(text) < 100_000 for text in texts.values())
     assert max(map(len, texts["text"].splitlines())) <= 100
 
@@ -235,7 +235,7 @@ def test_a_plan_of_1024_devices_unfolded_has_a_plate_for_each_machine() -> None:
     assert isinstance(plan, Picture)
     machines = [{name for name, _ in pool.devices} for pool in planned().placement.plan.pools]
     assert sum(box.kind == "device" for box in plan.boxes) == sum(map(len, machines)) > 100
-    can_be_read(laid_out(plan))
+    can_be_read(lay_out(plan))
 
 
 def test_frames_that_cross_lose_no_arrow_and_end_no_process(seeds: Callable[[int, int], range]) -> None:
@@ -247,7 +247,7 @@ def test_frames_that_cross_lose_no_arrow_and_end_no_process(seeds: Callable[[int
 def frames_cross(seed: int) -> None:
     draw = random.Random(seed)
     picture = generated(draw.randrange(10, 85), near=draw.randrange(2, 40), seed=seed, frames=draw.randrange(1, 10))
-    found = laid_out(replace(picture, arrows=picture.arrows[:LABELLED_ARROWS_MAX]))
+    found = lay_out(replace(picture, arrows=picture.arrows[:LABELLED_ARROWS_MAX]))
     assert all(len(arrow.points) >= 4 for arrow in found.arrows), seed
     named = list(labels(found))
     assert overlapping(named, named) == [], seed

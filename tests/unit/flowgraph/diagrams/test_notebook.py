@@ -113,7 +113,7 @@ def test_a_role_on_a_pool_that_is_not_there_stands_in_the_text() -> None:
 def test_a_flow_that_cannot_be_described_shows_why_and_does_not_raise() -> None:
     assert set(mimebundle(broken)) == {TEXT}
     said = mimebundle(broken)[TEXT]
-    assert re.fullmatch(r"test_notebook.py:\d+: @flow broken: says it returns Policy, but returned Rollout", said)
+    assert re.fullmatch(r"test_notebook.py:\d+: @flow broken: should return Policy, but returned Rollout", said)
     assert mimebundle(raising)[TEXT].endswith("flow raising raised ZeroDivisionError: no such luck [31m")
 
 

@@ -20,12 +20,12 @@ class Named(BaseModel):
 REFUSED = {
     "[" * 100_000: "it is nested more than 100 deep",
     "[" * (MOST_DEPTH + 2) + "]" * (MOST_DEPTH + 2): "it is nested more than 100 deep",
-    '{"a": 1, "b": {"c": 1, "c": 2}}': "the key `c` stands twice",
+    '{"a": 1, "b": {"c": 1, "c": 2}}': "the key `c` appears twice",
     "9" * 5_000: "has more than 20 digits",
     "-1e999": "the number -1e999 is too large",
-    "[NaN]": "NaN is not a number of JSON",
-    '["\\ud800"]': "a string holds half of a character",
-    '{"\\udfff": 1}': "a string holds half of a character",
+    "[NaN]": "NaN is not a JSON number",
+    '["\\ud800"]': "a string contains half of a surrogate pair",
+    '{"\\udfff": 1}': "a string contains half of a surrogate pair",
     "[" + "0," * 2_000_001 + "0]": "it has more than 2,000,000 values",
     "{": "Expecting property name",
 }
@@ -38,7 +38,7 @@ def test_json_that_is_out_of_bounds_is_refused_with_its_reason() -> None:
                 parse_json(given)
     with pytest.raises(ValueError, match="it is not UTF-8 at byte 1"):
         parse_json(b'"\xff"')
-    with pytest.raises(ValueError, match="the key `name` stands twice"):
+    with pytest.raises(ValueError, match="the key `name` appears twice"):
         json_as(Named, '{"name": "a", "name": "b"}')
     with pytest.raises(ValueError, match="it is nested too deep"):
         parse_toml("a = " + "[" * 5_000)

@@ -197,7 +197,7 @@ def test_a_name_that_nobody_brings_is_told_with_the_nearest(install: Install) ->
 def test_two_packages_that_bring_one_name_are_both_named(install: Install) -> None:
     install()
     install("beta", POINTS)
-    told = "two packages bring a {} `{}`: beta 1.2 and acme 1.2\n  hint: uninstall one of them"
+    told = "two packages provide a {} `{}`: beta 1.2 and acme 1.2\n  hint: uninstall one of them"
     assert refused(UnknownNameError, find_flow, "brief") == told.format("flow", "brief")
     assert refused(UnknownNameError, known_flows) == told.format("flow", "brief")
     assert refused(UnknownNameError, resolve, "short") == told.format("rule", "short")
@@ -207,7 +207,8 @@ def test_two_packages_that_bring_one_name_are_both_named(install: Install) -> No
 
 def test_a_package_cannot_bring_the_name_of_what_is_shipped(install: Install) -> None:
     install("acme", {"flowgraph.flows": {"grpo": "acme.flows:brief"}, "flowgraph.rules": {"gsm8k": "acme.rules:short"}})
-    told = "the {} is a shipped one, and acme 1.2 brings one of that name too\n  hint: rename it there, or uninstall it"
+    told = "the {} is shipped with flowgraph, but acme 1.2 has one with that name\n"
+    told += "  hint: rename it there, or uninstall it"
     assert refused(UnknownNameError, find_flow, "grpo") == told.format("flow `grpo`")
     assert refused(UnknownNameError, known_flows) == told.format("flow `grpo`")
     assert refused(UnknownNameError, resolve, "gsm8k") == told.format("rule `gsm8k`")
@@ -263,4 +264,4 @@ def test_a_rule_whose_package_does_not_import_fails_on_the_first_response(instal
     install("acme", POINTS, FILES | {"rules.py": "\nimport a_package_that_nobody_has\n"})
     with Graders() as graders:
         told = refused(FlowError, graders.grade, resolve("short"), [{"response": "1"}])
-    assert "rule `short` does not load: ModuleNotFoundError: No module named 'a_package_that_nobody_has'" in told
+    assert "rule `short` cannot be loaded: ModuleNotFoundError: No module named 'a_package_that_nobody_has'" in told

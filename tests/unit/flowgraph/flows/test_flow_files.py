@@ -210,5 +210,5 @@ def test_a_file_that_gets_another_module_than_the_one_beside_it_says_so(tmp_path
         (tmp_path / folder / "beside_both.py").write_text(f"NAME = {folder!r}\n")
         (tmp_path / folder / f"of_{folder}.py").write_text("from beside_both import NAME\n")
     assert import_file(tmp_path / "one" / "of_one.py").NAME == "one"
-    with pytest.raises(UserCodeError, match=r"`beside_both` is beside this file, but .*one/beside_both\.py"):
+    with pytest.raises(UserCodeError, match=r"`beside_both` is next to this file, but .*one/beside_both\.py"):
         import_file(tmp_path / "two" / "of_two.py")

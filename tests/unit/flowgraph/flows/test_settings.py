@@ -78,7 +78,8 @@ WRONG = {
     "policy.generat.n": f"{NO_OWNER} `policy.generat.n`\n{NEAR}",
     "policy.generate": f"{NO_OWNER} `policy.generate`\n{NEAR}",
     "sample": f"{NO_OWNER} `sample`\n  hint: did you mean `samples`?",
-    "policy.generate.key": "--set: policy.generate has no setting `key`\n  hint: known: max_tokens, n, temperature",
+    "policy.generate.key": "--set: policy.generate has no setting `key`\n"
+    "  hint: known: ignore_eos, max_tokens, min_p, n, repetition_penalty, stop, temperature, top_k, top_p",
     "policy.update.lr": "--set: policy.update.lr=-1: should be greater than or equal to 0",
     "policy.update.epochs": "--set: policy.update.epochs=-1: should be greater than or equal to 1",
     "policy.update.optimizer": "--set: policy.update.optimizer=-1: should be 'adamw' or 'sgd'",

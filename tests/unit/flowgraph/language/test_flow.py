@@ -350,7 +350,7 @@ def test_real_values_and_edges_do_not_mix_in_one_update() -> None:
         return update(real, loss)
 
     with pytest.raises(
-        FlowTypeError, match=r"update: real values meet an edge: generate from generate at test_flow.py:\d+$"
+        FlowTypeError, match=r"update: real values are mixed with edges: generate from generate at test_flow.py:\d+$"
     ):
         mixed.graph()
 

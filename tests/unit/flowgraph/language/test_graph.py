@@ -137,7 +137,7 @@ def test_a_flow_that_a_wheel_ships_inside_our_package_stands_on_its_own_lines(tm
     text = "import sys; sys.path.insert(0, sys.argv[1])\n"
     text += "from flowgraph.language import call_site\n"
     text += "shipped = call_site.__file__.replace('language/call_site.py', 'examples/grpo.py')\n"
-    text += "print(call_site._ours(shipped), call_site._ours(call_site.__file__))"
+    text += "print(call_site.is_internal(shipped), call_site.is_internal(call_site.__file__))"
     import subprocess
     import sys
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowgraph import Mask, Record
 from flowgraph.errors import LawError
-from flowgraph.language.rows import constant, find, leaf_paths, leaves, narrowed, row_count, take, widest
+from flowgraph.language.rows import find, leaf_paths, leaves, narrowed, row_count, take, widest, without_gradient
 from flowgraph.language.values import Context, Group, Lengths, Tokens
 from nodes import Columns, Scores
 from nodes.values import Temperature
@@ -95,17 +95,17 @@ def test_a_narrowed_record_holds_some_parts_and_refuses_the_others() -> None:
     with pytest.raises(LawError) as caught:
         _ = narrow.context
     assert str(caught.value) == (
-        "it reads the part `context` of Batch, and declares group, part\n"
+        "it reads the part `context` of Batch, but declares group, part\n"
         '  hint: add "context" to the Parts(…) of its port'
     )
-    with pytest.raises(LawError, match="it reads the part `lengths` of Part, and declares mask"):
+    with pytest.raises(LawError, match="it reads the part `lengths` of Part, but declares mask"):
         _ = narrow.part.lengths
     with pytest.raises(AttributeError, match="Batch has no part `nothing`"):
         _ = narrow.nothing  # type: ignore[attr-defined]
 
 
 def test_rows_of_a_narrowed_record_are_narrow() -> None:
-    taken = take(constant(narrowed(BATCH, ["group", "part"])), torch.tensor([2]))
+    taken = take(without_gradient(narrowed(BATCH, ["group", "part"])), torch.tensor([2]))
     assert (list(taken.parts), taken.group.data.tolist()) == (["group", "part"], [6])
     assert [type(each).__name__ for each in leaves([taken])] == ["Group", "Mask", "Lengths"]
 

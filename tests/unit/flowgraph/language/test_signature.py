@@ -16,7 +16,7 @@ from flowgraph.errors import FlowTypeError, LawError, SettingError
 from flowgraph.flows.settings import parse_assignment
 from flowgraph.language import Aggregation, By, Corrects, Key, Kind, op_of
 from flowgraph.language.loss import How
-from flowgraph.language.signature import bad_start, defined_at, make_settings, read_signature, type_name
+from flowgraph.language.signature import defined_at, initial_value_fault, make_settings, read_signature, type_name
 from nodes import KLWeight, LogProbs, Policy, Prompts, clipped, generate, logprobs, score, update
 from tests.looped import looped
 
@@ -78,7 +78,7 @@ def test_settings_have_a_json_schema_with_their_ranges() -> None:
     op = op_of(generate)
     assert op is not None
     properties = op.settings.model_json_schema()["properties"]
-    assert list(properties) == ["n", "temperature", "max_tokens"]
+    assert list(properties)[:4] == ["n", "temperature", "max_tokens", "top_k"]
     assert (properties["n"]["minimum"], properties["n"]["default"]) == (1, 1)
 
 
@@ -255,7 +255,7 @@ def test_a_flow_that_calls_another_carries_its_state_from_a_start_of_its_own() -
 
 
 def test_a_flow_called_on_real_values_is_given_its_state_too() -> None:
-    with pytest.raises(FlowTypeError, match=r"inner: lacks `beta`, a KLWeight\n  hint: the flow that is run carries"):
+    with pytest.raises(FlowTypeError, match=r"inner: lacks `beta`, a KLWeight\n  hint: take `beta` as a parameter"):
         inner(Prompts.of({}), Policy(None))  # type: ignore[arg-type]
 
 
@@ -264,13 +264,13 @@ def test_a_flow_called_on_real_values_is_given_its_state_too() -> None:
     [(KLWeight, 1), (KLWeight, -0.5), (KLWeight, [0.5]), (Levels, 2), (Title, ""), (Level, True), (Level, [{"a": []}])],
 )
 def test_state_may_start_from_these(kind: type[State], data: object) -> None:
-    assert bad_start(kind, data) == ""
+    assert initial_value_fault(kind, data) == ""
 
 
 @looped(
     "kind, data, why",
     [
-        (KLWeight, None, "it starts from nothing"),
+        (KLWeight, None, "it has no initial value"),
         (KLWeight, "0.5", "KLWeight is float64, not str"),
         (KLWeight, True, "KLWeight is float64, not bool"),
         (Levels, 0.5, "Levels is int64, not float"),
@@ -287,7 +287,7 @@ def test_state_may_start_from_these(kind: type[State], data: object) -> None:
     ],
 )
 def test_state_cannot_start_from_what_a_file_would_not_give_back(kind: type[State], data: object, why: str) -> None:
-    assert bad_start(kind, data) == why
+    assert initial_value_fault(kind, data) == why
 
 
 # ---------------------------------------------------------------------------------------------- corrections

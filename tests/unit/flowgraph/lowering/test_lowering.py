@@ -18,7 +18,7 @@ from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.errors import LawError, PlanError
 from flowgraph.lowering.check_program import check_program
-from flowgraph.lowering.follow import follow
+from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Task, Transfer
 from flowgraph.passes import compile_graph
@@ -398,7 +398,7 @@ CHECK = compiled(evaluate)
 
 def test_a_check_samples_where_the_flow_does_and_is_synced_from_where_it_is_trained() -> None:
     trained = SHIPPED["grpo_sampling_apart"]
-    plan = follow(trained.plan, CHECK, {"policy": "policy"})
+    plan = plan_second_flow(trained.plan, CHECK, {"policy": "policy"})
     assert [(each.role, each.pool, each.layout.data) for each in plan.placed] == [("policy.sample", "apart", 2)]
     assert (plan.flow, plan.structure_hash) == ("evaluate", structure_hash(CHECK))
     found = lower(CHECK, plan, dict(trained.origins))
@@ -408,7 +408,7 @@ def test_a_check_samples_where_the_flow_does_and_is_synced_from_where_it_is_trai
 
 def test_a_check_in_the_home_of_training_needs_no_sync() -> None:
     trained = SHIPPED["grpo_one_device"]
-    found = lower(CHECK, follow(trained.plan, CHECK, {"policy": "policy"}), dict(trained.origins))
+    found = lower(CHECK, plan_second_flow(trained.plan, CHECK, {"policy": "policy"}), dict(trained.origins))
     assert tasks(found, Sync) == []
     assert found.homes == tuple(home for home in trained.homes if home.param == "policy")
 
@@ -417,7 +417,7 @@ def test_a_use_that_the_flow_has_not_follows_the_model_to_its_first_place() -> N
     trained = lowered(gpg, {"policy.train": Place(), "policy.sample": APART})
     check = compiled(reading)
     weighed = [each.model_copy(update={"memory": {"weights": 2**20}}) for each in trained.plan.placed]
-    plan = follow(trained.plan.model_copy(update={"placed": tuple(weighed)}), check, {"model": "policy"})
+    plan = plan_second_flow(trained.plan.model_copy(update={"placed": tuple(weighed)}), check, {"model": "policy"})
     assert [(each.role, each.pool) for each in plan.placed] == [("model.sample", "apart"), ("model.infer", "all")]
     assert [each.memory for each in plan.placed] == [{}, {}], "a forecast of the planned flow is none of the check"
 
@@ -430,7 +430,9 @@ def reading(prompts: Prompts, model: Policy) -> LogProbs:
 def test_a_model_of_another_name_is_the_same_model_in_the_same_home() -> None:
     trained = lowered(gpg)
     check = compiled(reading)
-    found = lower(check, follow(trained.plan, check, {"model": "policy"}), {"model": dict(trained.origins)["policy"]})
+    found = lower(
+        check, plan_second_flow(trained.plan, check, {"model": "policy"}), {"model": dict(trained.origins)["policy"]}
+    )
     assert {home.param for home in found.homes} == {"policy"}
     assert tasks(found, Sync) == ["sync model all/fsdp -> all/local"]
     assert set(found.homes) <= set(trained.homes)

@@ -16,7 +16,7 @@ from examples.grpo import grpo
 from flowgraph import Flow, Graph, flow, node, stale
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import Role, roles
-from flowgraph.checks.lowered import readers_run_first
+from flowgraph.checks.lowered import check_update_order
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings
 from flowgraph.errors import LawError
@@ -167,7 +167,7 @@ def test_a_reader_of_weights_that_runs_after_the_update_is_refused() -> None:
     reader = next(i for i, task in enumerate(program.tasks) if isinstance(task, Run) and "critic.worths" in task.nodes)
     late = replace(program.tasks[reader], nodes=("policy.generate",), reads=("prompts",))  # type: ignore[call-arg]
     tasks = (*program.tasks[: update + 1], late, *program.tasks[update + 1 :])
-    assert [str(error) for error in readers_run_first(replace(program, tasks=tasks))] == [
+    assert [str(error) for error in check_update_order(replace(program, tasks=tasks))] == [
         (
             "`run policy.generate on all/local, role critic.train` reads `critic` on all/local, where "
             "`run critic.update on all/local, role critic.train` replaced it before\n"
@@ -182,7 +182,7 @@ def test_a_sync_that_comes_before_a_reader_of_what_it_replaces_is_refused() -> N
     first = next(task for task in program.tasks if isinstance(task, Run) and task.nodes == ("policy.generate",))
     tasks = [task for task in program.tasks if task is not first]
     tasks.insert(last, first)
-    found = [str(error).splitlines()[0] for error in readers_run_first(replace(program, tasks=tuple(tasks)))]
+    found = [str(error).splitlines()[0] for error in check_update_order(replace(program, tasks=tuple(tasks)))]
     assert found == [
         (
             "`run policy.generate on sample/local, role policy.sample` reads `policy` on sample/local, where "
@@ -229,7 +229,7 @@ def test_a_sync_that_lags_further_than_its_readers_allow_is_refused() -> None:
 
     assert broken(program, lazy) == (
         "`sync policy train/local -> sample/local` lets the copy be 3 updates old, of at most 2\n"
-        "    its readers allow 2, the plan says 1"
+        "    its readers allow 2, the plan sets 1"
     )
 
 

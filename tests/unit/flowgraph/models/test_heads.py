@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
-from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.forward_pass.packing_probe import choose_packing
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
 from flowgraph.language.handle import Optimizer, ResponseRows, SampleRequest, gather
@@ -132,8 +132,8 @@ def test_a_head_of_zeros_learns_and_so_does_what_is_under_it(make_rollout: Make)
 @pytest.mark.parametrize(
     ("head", "wanted", "told"),
     [
-        ("values", "logprobs", "this model's head gives values, and no logprobs"),
-        ("score", "values", "this model's head gives score, and no values"),
+        ("values", "logprobs", "this model's head gives values, but not logprobs"),
+        ("score", "values", "this model's head gives score, but not values"),
     ],
 )
 def test_what_a_head_does_not_give_is_refused(make_rollout: Make, head: str, wanted: str, told: str) -> None:
@@ -235,7 +235,7 @@ def test_a_row_reads_the_same_beside_others_that_share_its_context(make_rollout:
     rollout = make_rollout([5, 3, 1, 4], [30] * 4)
     rows = replace(rows_of(rollout), context=rollout.context.data.take(pa.array([0, 0, 0, 0])))
     handle, seen = handle_of("tiny", "values"), list[int]()
-    assert choose(handle.model) is not None
+    assert choose_packing(handle.model) is not None
 
     def note(_: object, args: object, given: dict[str, torch.Tensor]) -> None:
         seen.append(given["input_ids"].numel())

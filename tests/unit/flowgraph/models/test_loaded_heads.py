@@ -90,7 +90,7 @@ def test_a_classifier_of_texts_hands_its_head_on_to_values(read: Read, tmp_path:
     found = read(str(folder), head="values")
     alone = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     assert torch.allclose(found.model(input_ids=IDS).logits[:, -1], alone(input_ids=IDS).logits, atol=1e-6)
-    assert found.notes == (f"{folder}: its head for whole texts is taken over, and gives a number at each token",)
+    assert found.notes == (f"{folder}: its head for whole texts is reused at each token",)
 
 
 def test_a_classifier_of_texts_is_loaded_whole_and_tiny_gets_one_from_the_seed(read: Read, tmp_path: Path) -> None:

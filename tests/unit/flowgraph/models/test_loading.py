@@ -118,7 +118,7 @@ def test_sharded_weights_load_and_a_missing_shard_is_named(folder: Path) -> None
 def test_a_folder_without_config_is_refused(folder: Path) -> None:
     (folder / "config.json").unlink()
     assert refusal(folder) == (
-        "FOLDER: has no config.json; saw: chat_template.jinja, generation_config.json, model.safetensors, "
+        "FOLDER: has no config.json; files: chat_template.jinja, generation_config.json, model.safetensors, "
         "tokenizer.json, tokenizer_config.json"
     )
 
@@ -138,7 +138,7 @@ def test_a_folder_that_went_away_is_refused(folder: Path) -> None:
 def test_a_folder_without_weights_is_refused(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     assert refusal(folder) == (
-        "FOLDER: has config.json but no model.safetensors or model.safetensors.index.json; saw: chat_template.jinja, "
+        "FOLDER: has config.json but no model.safetensors or model.safetensors.index.json; files: chat_template.jinja, "
         "config.json, generation_config.json, tokenizer.json, tokenizer_config.json"
     )
 
@@ -146,8 +146,9 @@ def test_a_folder_without_weights_is_refused(folder: Path) -> None:
 def test_pickled_weights_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert refusal(folder) == (
-        "FOLDER: has its weights as pickles only (pytorch_model.bin), which are not loaded; saw: chat_template.jinja, "
-        "config.json, generation_config.json, pytorch_model.bin, tokenizer.json, tokenizer_config.json\n"
+        "FOLDER: has its weights as pickles only (pytorch_model.bin), which are not loaded; files: "
+        "chat_template.jinja, config.json, generation_config.json, pytorch_model.bin, tokenizer.json, "
+        "tokenizer_config.json\n"
         "  hint: save it once more with save_pretrained, which writes safetensors"
     )
 
@@ -158,7 +159,7 @@ def test_pickled_weights_are_refused(folder: Path) -> None:
         (0, "is not a safetensors file, or is cut off (0 bytes)"),
         (5, "is not a safetensors file, or is cut off (5 bytes)"),
         (500, "is not a safetensors file, or is cut off (500 bytes)"),
-        (-1, "is cut off or overlong: {has} bytes, its header says {wants}"),
+        (-1, "is cut off or too long: {has} bytes, its header says {wants}"),
     ],
 )
 def test_cut_off_weights_are_refused(folder: Path, keep_bytes: int, told: str) -> None:
@@ -272,8 +273,8 @@ def test_a_config_with_a_value_of_the_wrong_type_is_refused(folder: Path) -> Non
 def test_a_folder_without_tokenizer_is_refused(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     assert refusal(folder) == (
-        "FOLDER: has no tokenizer (tokenizer.json, tokenizer.model, vocab.json, vocab.txt); saw: chat_template.jinja, "
-        "config.json, generation_config.json, model.safetensors, tokenizer_config.json"
+        "FOLDER: has no tokenizer (tokenizer.json, tokenizer.model, vocab.json, vocab.txt); files: "
+        "chat_template.jinja, config.json, generation_config.json, model.safetensors, tokenizer_config.json"
     )
 
 
@@ -302,7 +303,7 @@ def test_a_base_model_gets_the_contents_joined_and_this_is_noted(folder: Path) -
     loaded = read(folder)
     assert loaded.notes == (
         f"{folder}: the tokenizer has no padding token; <eos> pads",
-        f"{folder}: the tokenizer has no chat template; a prompt is its contents joined by line ends",
+        f"{folder}: the tokenizer has no chat template; a prompt is its messages joined by line breaks",
     )
     turns = [{"role": "system", "content": "1"}, {"role": "user", "content": "2+3"}]
     assert loaded.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True) == "1\n2+3"

@@ -121,7 +121,7 @@ def test_what_stands_under_adapters_is_never_trained(read: Read, trainable: bool
 
 def test_without_adapters_everything_is_trained(read: Read) -> None:
     model = read("tiny").model
-    assert not lora.adapted(model)
+    assert not lora.has_adapters(model)
     assert lora.trained_names(model) == {name for name, _ in model.named_parameters()}
     assert lora.carried_names(model) == set(model.state_dict())
 

@@ -76,6 +76,7 @@ def test_an_unknown_family_without_weights_is_refused(tmp_path: Path) -> None:
         shape(resolve(str(tmp_path), cache=tmp_path))
     assert str(caught.value) == (
         f"{tmp_path}/config.json: the parameters of a zebra model are counted from its weights, which are not here\n"
-        f"    {tmp_path}: has config.json but no model.safetensors or model.safetensors.index.json; saw: config.json\n"
+        f"    {tmp_path}: has config.json but no model.safetensors or model.safetensors.index.json; "
+        "files: config.json\n"
         "  hint: counted from config.json: llama, mistral, qwen2, qwen3 and 32 more"
     )

@@ -77,5 +77,5 @@ def test_it_is_not_made_over_a_folder_that_exists(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         tiny.make(0, tmp_path, TinySize(layers=1))
     assert str(caught.value) == (
-        f"{tmp_path}: exists already; a model is not saved over it\n  hint: name another folder"
+        f"{tmp_path}: already exists; a model is not saved over it\n  hint: name another folder"
     )

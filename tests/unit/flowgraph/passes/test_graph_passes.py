@@ -171,7 +171,7 @@ def test_a_loss_of_nothing_but_zeros_keeps_a_term() -> None:
         (lambda graph: rewrite(graph, _unnamed), "generate has no name"),
         (lambda graph: rewrite(graph, _alike), "two nodes are named same"),
         (lambda graph: prune_nodes(named(written_twice.graph())), "the loss `loss` has a term under a mask that it"),
-        (lambda graph: count_masks(named(written_twice.graph())), "ref.logprobs#2 computes what ref.logprobs does"),
+        (lambda graph: count_masks(named(written_twice.graph())), "ref.logprobs#2 computes the same as ref.logprobs"),
         (lambda graph: count_masks(dedupe_nodes(named(without_effect.graph()))), "nothing reads counted"),
     ],
 )

@@ -9,12 +9,11 @@ import pytest
 
 from flowgraph import Loss, flow
 from flowgraph.engines.local.model import LocalModel
-from flowgraph.language.region import Observations
-from flowgraph.lowering.follow import follow
+from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
-from flowgraph.runtime.driver import HeldOutCheck, RunSpec, train
+from flowgraph.runtime.driver import HeldOutCheck, HeldOutResult, RunSpec, train
 from flowgraph.runtime.interpreter import Executor, StepResult
 from nodes import Policy, Prompts, evaluate, generate, group_normalize, logprobs, policy_gradient, score, update
 from nodes.data.source import FixedPrompts, PromptSource
@@ -46,9 +45,9 @@ class Diary:
         self.lines.append(f"step {step}")
         self.ran.append(ran)
 
-    def checked(self, step: int, observed: Observations, seconds: float) -> None:
+    def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
         assert seconds > 0
-        assert 0 <= observed.means()["accuracy.accuracy"] <= 1
+        assert 0 <= result.metrics["eval/accuracy"] <= 1
         self.lines.append(f"check before {step}")
 
 
@@ -69,7 +68,7 @@ def make(tiny: Tiny, digit_rows: object, alone: Callable[..., tuple[Program, Exe
         handle = tiny(trainable=True)
         program, executor = alone(compile_graph(short.graph()), {"policy": handle})
         graph = compile_graph(evaluate.graph({"max_tokens": 2}))
-        own = lower(graph, follow(program.plan, graph, {"policy": "policy"}), dict(program.origins))
+        own = lower(graph, plan_second_flow(program.plan, graph, {"policy": "policy"}), dict(program.origins))
         check = HeldOutCheck(own, {"prompts": FixedPrompts(digit_rows, (0, 1))}, every) if every is not None else None
         source = PromptSource(digit_rows, 2, seed=5)
         return Made(RunSpec(program, {"prompts": source}, 5, steps, check), executor, handle)

@@ -388,7 +388,7 @@ def test_a_task_that_reads_what_is_not_there_is_refused(handles: Any, prompts: d
         Executor(InProcess(handles(program))).run(program.without(place), prompts, Key())
     assert str(caught.value) == (
         "`transfer prompts host -> sample` reads `prompts`, which is not in the store of host\n"
-        "  hint: a transfer or a sync that brings it there is missing before"
+        "  hint: a transfer or a sync to that store is missing before this task"
     )
 
 
@@ -409,7 +409,7 @@ def test_a_sync_from_a_home_that_holds_nothing_is_refused(handles: Any, prompts:
         Executor(InProcess(handles(program))).run(replace(program, tasks=turned), prompts, Key())
     assert str(caught.value) == (
         "`sync policy nowhere/local -> sample/local` reads `policy`, which is not in the store of nowhere/local\n"
-        "  hint: a transfer or a sync that brings it there is missing before"
+        "  hint: a transfer or a sync to that store is missing before this task"
     )
 
 
@@ -594,7 +594,7 @@ def test_a_node_that_reads_a_part_that_it_does_not_declare_is_refused_in_process
         Executor(InProcess(handles(program))).run(program, prompts, Key())
     at = next(each.at for each in program.graph.nodes if each.name == name)
     assert str(caught.value) == (
-        f"{at}: {name}: it reads the part `{part}` of Rollout, and declares tokens, mask\n"
+        f"{at}: {name}: it reads the part `{part}` of Rollout, but declares tokens, mask\n"
         f'  hint: add "{part}" to the Parts(…) of its port'
     )
 

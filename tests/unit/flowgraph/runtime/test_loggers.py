@@ -23,8 +23,9 @@ from flowgraph.language.values import Measure
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime import loggers
+from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import StepResult
-from flowgraph.runtime.loggers import ID_FILE, TRACKERS, Logger, Sink, TrackedRun, logger, trackers
+from flowgraph.runtime.loggers import ID_FILE, TRACKERS, Logger, Sink, TrackedRun, metric_logger, trackers
 
 CANARY = "canary-4f1e-of-the-environment"
 ARGUMENT = "canary-77ab-of-the-command"
@@ -49,7 +50,7 @@ def ran(reward: float) -> StepResult:
 def session(log: Logger, first: int, steps: int) -> None:
     """Log some steps with a check before them, as the driver does."""
     with log:
-        log.checked(first, observed(9.0), 0.1)
+        log.checked(first, HeldOutResult(GRAPH, ran(9.0), {"eval/reward": 9.0, "eval/loss": nan}), 0.1)
         for step in range(first, first + steps):
             log.stepped(step, ran(step / 2), 0.1)
 
@@ -207,7 +208,7 @@ def written(*folders: Path) -> bytes:
 def test_a_real_tracker_has_the_metrics_and_no_secret(tracker: str, tmp_path: Path, trackio_folder: Path) -> None:
     run, said = tmp_path / "grpo-1", list[str]()
     run.mkdir()
-    session(logger([tracker], run, [GRAPH], say=said.append), 0, 3)
+    session(metric_logger([tracker], run, [GRAPH], say=said.append), 0, 3)
     assert said == []
     held = written(run, trackio_folder)
     assert b"score/reward" in held and b"eval/reward" in held
@@ -221,9 +222,9 @@ def test_a_real_tracker_has_the_metrics_and_no_secret(tracker: str, tmp_path: Pa
 def test_a_real_tracker_goes_on_with_a_run_that_is_resumed(tracker: str, tmp_path: Path, trackio_folder: Path) -> None:
     run, said = tmp_path / "grpo-1", list[str]()
     run.mkdir()
-    session(logger([tracker], run, [GRAPH], say=said.append), 0, 3)
+    session(metric_logger([tracker], run, [GRAPH], say=said.append), 0, 3)
     before = written(run, trackio_folder)
-    session(logger([tracker], run, [GRAPH], first_step=2, say=said.append), 2, 3)
+    session(metric_logger([tracker], run, [GRAPH], first_step=2, say=said.append), 2, 3)
     assert said == []
     assert written(run, trackio_folder) != before
 
@@ -233,7 +234,7 @@ def test_a_real_tracker_that_cannot_write_does_not_end_a_run(tmp_path: Path) -> 
     run, said = tmp_path / "grpo-1", list[str]()
     run.mkdir()
     (run / "tensorboard").write_text("a file, where its folder should be")
-    session(logger(["tensorboard"], run, [GRAPH], say=said.append), 0, 3)
+    session(metric_logger(["tensorboard"], run, [GRAPH], say=said.append), 0, 3)
     assert len(said) == 1
     assert said[0].startswith("tensorboard: ") and said[0].endswith("metrics.jsonl has everything")
 
@@ -242,8 +243,8 @@ def test_a_real_tracker_that_cannot_write_does_not_end_a_run(tmp_path: Path) -> 
 def test_tensorboard_reads_back_every_step_once_though_some_were_run_again(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    session(logger(["tensorboard"], tmp_path, [GRAPH]), 0, 4)
-    session(logger(["tensorboard"], tmp_path, [GRAPH], first_step=2), 2, 4)
+    session(metric_logger(["tensorboard"], tmp_path, [GRAPH]), 0, 4)
+    session(metric_logger(["tensorboard"], tmp_path, [GRAPH], first_step=2), 2, 4)
     found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert sorted(found.Tags()["scalars"]) == ["eval/reward", "score/reward"]
     points = [(each.step, each.value) for each in found.Scalars("score/reward")]
@@ -251,7 +252,7 @@ def test_tensorboard_reads_back_every_step_once_though_some_were_run_again(tmp_p
 
 
 def test_the_room_has_four_names() -> None:
-    assert set(loggers.__all__) == {"TRACKERS", "Logger", "logger", "trackers"}
+    assert set(loggers.__all__) == {"TRACKERS", "Logger", "metric_logger", "trackers"}
 
 
 def test_metrics_of_a_real_run_arrive(tmp_path: Path, alone: Any, tiny: Any, digit_rows: Any) -> None:

@@ -20,7 +20,16 @@ from flowgraph.language import Kind
 from flowgraph.language.rows import take
 from flowgraph.language.values import Group, Lengths, Mask, Sample, Trajectory
 from flowgraph.runtime.batch import from_table, to_table
-from flowgraph.runtime.row_identity import IDS, LAST, PLACE, StoredValue, deal, joined, lengths_for, lined_up
+from flowgraph.runtime.row_identity import (
+    IDS,
+    LAST,
+    PLACE,
+    StoredValue,
+    align_rows,
+    join_shards,
+    lengths_for,
+    rows_of_rank,
+)
 from nodes import LogProbs, Rollout, Scores
 
 Make = Callable[..., Rollout]
@@ -150,7 +159,7 @@ def batches(draw: st.DrawFn) -> list[int]:
 @given(batches(), st.integers(1, 4))
 def test_groups_stay_whole_and_are_shared_evenly(groups: list[int], count: int) -> None:
     table = packed(StoredValue.of(answered(groups)))
-    parts = [deal(table, rank, count, "rows").column("#group").to_pylist() for rank in range(count)]
+    parts = [rows_of_rank(table, rank, count, "rows").column("#group").to_pylist() for rank in range(count)]
     assert sorted(row for part in parts for row in part) == sorted(groups)
     owned = [set(part) for part in parts]
     assert sum(map(len, owned)) == len(set(groups)), "a group is on one rank"
@@ -165,7 +174,7 @@ def test_rows_go_to_the_same_rank_in_whatever_order_they_come(
     table = packed(StoredValue.of(answered(groups)))
     for rank in range(count):
         here = [
-            deal(each, rank, count, "rows").column("#sample").to_pylist()
+            rows_of_rank(each, rank, count, "rows").column("#sample").to_pylist()
             for each in (table, table.take(np.array(order, dtype=np.int64)))
         ]
         assert here[0] == sorted(here[0]), "in the table's order"
@@ -174,9 +183,9 @@ def test_rows_go_to_the_same_rank_in_whatever_order_they_come(
 
 def test_each_row_that_is_dealt_knows_its_place_in_the_batch() -> None:
     table = packed(StoredValue.of(answered([8, 3, 8, 5])))
-    parts = [deal(table, rank, 2, "rows").select(["#group", PLACE]).to_pydict() for rank in range(2)]
+    parts = [rows_of_rank(table, rank, 2, "rows").select(["#group", PLACE]).to_pydict() for rank in range(2)]
     assert parts == [{"#group": [3, 5], PLACE: [1, 3]}, {"#group": [8, 8], PLACE: [0, 2]}]
-    again = deal(deal(table, 0, 2, "rows"), 0, 2, "rows")
+    again = rows_of_rank(rows_of_rank(table, 0, 2, "rows"), 0, 2, "rows")
     assert again.select(["#group", PLACE]).to_pydict() == {"#group": [3], PLACE: [0]}, (
         "a place is one in what was split"
     )
@@ -184,19 +193,19 @@ def test_each_row_that_is_dealt_knows_its_place_in_the_batch() -> None:
 
 def test_more_ranks_than_groups_leave_some_without_rows() -> None:
     table = packed(StoredValue.of(answered([6, 6])))
-    assert [deal(table, rank, 3, "rows").num_rows for rank in range(3)] == [2, 0, 0]
-    assert deal(table, 2, 3, "rows").schema == deal(table, 0, 3, "rows").schema
+    assert [rows_of_rank(table, rank, 3, "rows").num_rows for rank in range(3)] == [2, 0, 0]
+    assert rows_of_rank(table, 2, 3, "rows").schema == rows_of_rank(table, 0, 3, "rows").schema
 
 
 def test_one_rank_gets_all_and_every_rank_gets_a_scalar() -> None:
     plain, scalar = to_table(Scores(torch.ones(3))), to_table(Share(0.5))
-    assert deal(plain, 0, 1, "scores") is plain
-    assert [deal(scalar, rank, 2, "share") for rank in range(2)] == [scalar, scalar]
+    assert rows_of_rank(plain, 0, 1, "scores") is plain
+    assert [rows_of_rank(scalar, rank, 2, "share") for rank in range(2)] == [scalar, scalar]
 
 
 def test_rows_without_identity_are_not_dealt() -> None:
     with pytest.raises(LawError) as caught:
-        deal(to_table(Scores(torch.ones(3))), 1, 2, "score")
+        rows_of_rank(to_table(Scores(torch.ones(3))), 1, 2, "score")
     assert str(caught.value) == (
         "the rows of `score` have no identity, so they cannot be split over 2 ranks\n"
         "  hint: make it from a record with Group, Sample and Trajectory, or run its reader with data=1"
@@ -234,8 +243,8 @@ def ids_of(rows: Answered) -> list[tuple[int, int]]:
 
 def on_ranks(table: pa.Table, kind: type[Value], step: Callable[[StoredValue], StoredValue], count: int) -> pa.Table:
     """Run a step on each rank's rows, and put the results together."""
-    parts = [unpacked(kind, deal(table, rank, count, "rows")) for rank in range(count)]
-    return joined([packed(step(part)) for part in parts], "rows")
+    parts = [unpacked(kind, rows_of_rank(table, rank, count, "rows")) for rank in range(count)]
+    return join_shards([packed(step(part)) for part in parts], "rows")
 
 
 @pytest.mark.parametrize("step", [kept, turned])
@@ -258,33 +267,35 @@ def test_steps_one_after_another_keep_the_order_of_the_batch(groups: list[int], 
     whole = StoredValue.of(asked(groups))
     samples = on_ranks(packed(whole), Asked, drawn, first)
     assert on_ranks(samples, Answered, kept, second).equals(packed(kept(drawn(whole))))
-    own = [drawn(unpacked(Asked, deal(packed(whole), rank, first, "rows"))) for rank in range(first)]
-    assert joined([packed(kept(part)) for part in own], "rows").equals(packed(kept(drawn(whole)))), "without a stop"
+    own = [drawn(unpacked(Asked, rows_of_rank(packed(whole), rank, first, "rows"))) for rank in range(first)]
+    assert join_shards([packed(kept(part)) for part in own], "rows").equals(packed(kept(drawn(whole)))), (
+        "without a stop"
+    )
 
 
 @given(batches(), st.integers(1, 4), st.data())
 def test_parts_are_put_back_whatever_rank_comes_first(groups: list[int], count: int, data: st.DataObject) -> None:
     table = packed(StoredValue.of(answered(groups)))
-    parts = [deal(table, rank, count, "rows") for rank in range(count)]
+    parts = [rows_of_rank(table, rank, count, "rows") for rank in range(count)]
     for part, named in zip(parts, range(count), strict=True):
         assert (PLACE in part.column_names) == (count > 1), named
-    assert joined(data.draw(st.permutations(parts)), "rows").equals(table)
+    assert join_shards(data.draw(st.permutations(parts)), "rows").equals(table)
 
 
 def test_one_table_is_put_back_as_it_is_without_its_places() -> None:
     table = packed(StoredValue.of(answered([2, 1])))
-    assert joined([table], "rows") is table
-    assert joined([table.append_column(PLACE, [[1, 0]])], "rows").equals(table)
+    assert join_shards([table], "rows") is table
+    assert join_shards([table.append_column(PLACE, [[1, 0]])], "rows").equals(table)
 
 
 def test_a_scalar_that_all_ranks_agree_on_is_one() -> None:
     one = to_table(Share(0.5))
-    assert joined([one, to_table(Share(0.5))], "share").equals(one, check_metadata=True)
+    assert join_shards([one, to_table(Share(0.5))], "share").equals(one, check_metadata=True)
 
 
 def test_scalars_that_depend_on_how_the_batch_was_cut_are_refused() -> None:
     with pytest.raises(LawError) as caught:
-        joined([to_table(Share(0.5)), to_table(Share(0.25))], "share")
+        join_shards([to_table(Share(0.5)), to_table(Share(0.25))], "share")
     assert str(caught.value) == "the rows of `share` are not those of `share`: its ranks give different scalars"
 
 
@@ -292,8 +303,8 @@ def test_a_rank_without_rows_says_nothing_of_types() -> None:
     some = pa.table({"value": [1.5], "#group": [4], PLACE: [0]}).replace_schema_metadata({b"a": b"1"})
     none = pa.table({"value": pa.array([], pa.null()), PLACE: pa.array([], pa.int64())})
     none = none.replace_schema_metadata({b"a": b"1"})
-    assert joined([none, some], "rows").equals(some.drop([PLACE]), check_metadata=True)
-    assert joined([none, none], "rows").num_rows == 0
+    assert join_shards([none, some], "rows").equals(some.drop([PLACE]), check_metadata=True)
+    assert join_shards([none, none], "rows").num_rows == 0
 
 
 # ------------------------------------------------------------------------------------------- lined up
@@ -315,7 +326,7 @@ def test_inputs_come_in_the_order_of_the_first_that_has_their_rows() -> None:
     scores = in_order(kept(rows), [2, 0, 1])
     assert numbers(scores) == [5.0, 1.0, 3.0]
     for inputs in ({"rows": rows, "scores": scores}, {"scores": scores, "rows": rows}):
-        done = lined_up(inputs)
+        done = align_rows(inputs)
         first, second = done.values()
         assert list(done) == list(inputs) and first is next(iter(inputs.values()))
         assert told(first) == told(second)
@@ -328,13 +339,13 @@ def test_any_order_is_put_right(groups: list[int], data: st.DataObject) -> None:
     inputs: dict[str, StoredValue] = {"rows": rows}
     for i in range(3):
         inputs[f"scores{i}"] = in_order(kept(rows), data.draw(st.permutations(range(len(groups)))))
-    done = lined_up(inputs)
+    done = align_rows(inputs)
     assert all(numbers(done[name]) == numbers(kept(rows)) for name in list(inputs)[1:])
 
 
 def test_places_move_with_their_rows() -> None:
-    rows = unpacked(Answered, deal(packed(StoredValue.of(answered([1, 9, 2]))), 0, 2, "rows"))
-    done = lined_up({"rows": rows, "scores": in_order(kept(rows), [1, 0])})
+    rows = unpacked(Answered, rows_of_rank(packed(StoredValue.of(answered([1, 9, 2]))), 0, 2, "rows"))
+    done = align_rows({"rows": rows, "scores": in_order(kept(rows), [1, 0])})
     assert told(done["scores"])[PLACE] == told(rows)[PLACE] == [0, 2]
 
 
@@ -347,17 +358,17 @@ def test_what_has_other_rows_or_none_stays_as_it_is() -> None:
         "share": StoredValue.of(Share(0.5)),
         "plain": StoredValue.of(Scores(torch.ones(2))),
     }
-    done = lined_up(inputs)
+    done = align_rows(inputs)
     assert all(done[name] is held for name, held in inputs.items())
 
 
 def test_rows_that_nothing_tells_apart_may_come_in_one_order_only() -> None:
     prompts = StoredValue.of(asked([4, 4, 7]))
-    assert lined_up({"a": prompts, "b": StoredValue.of(asked([4, 4, 7]))})["b"].ids["#group"].tolist() == [4, 4, 7]
+    assert align_rows({"a": prompts, "b": StoredValue.of(asked([4, 4, 7]))})["b"].ids["#group"].tolist() == [4, 4, 7]
     with pytest.raises(LawError) as caught:
-        lined_up({"prompts": prompts, "turned": StoredValue.of(asked([7, 4, 4]))})
+        align_rows({"prompts": prompts, "turned": StoredValue.of(asked([7, 4, 4]))})
     assert str(caught.value) == (
-        "the rows of `turned` are not those of `prompts`: they come in another order, and several have the same ids"
+        "the rows of `turned` are not those of `prompts`: their order differs, and several have the same ids"
     )
 
 

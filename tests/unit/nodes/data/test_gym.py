@@ -65,7 +65,7 @@ class TestWithThePackage:
         with pytest.raises(DataError) as caught:
             reasoning_gym_rows("composite")
         assert str(caught.value) == (
-            "reasoning_gym/composite: the task makes no questions\n    Must specify at least one dataset"
+            "reasoning_gym/composite: the task returns no questions\n    Must specify at least one dataset"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.errors import DataError
-from nodes.data.order import batch_indices, epoch_order, permutation
+from nodes.data.order import StepRows, batch_indices, epoch_order, permutation
 
 SIZES = st.integers(1, 40).flatmap(lambda count: st.tuples(st.integers(1, count), st.just(count)))
 SEEDS = st.integers(-(2**63), 2**63)
@@ -63,6 +63,26 @@ def test_the_shortcut_over_epochs_gives_what_going_from_the_first_gives(
         head = [row for row in fresh if row not in held][: batch - shared] if shared else []
         order = head + [row for row in fresh if row not in head]
     assert epoch_order(seed=seed, epoch=epoch, batch=batch, count=count).tolist() == order
+
+
+@given(
+    seed=SEEDS, whole=st.integers(0, 6), more=st.lists(st.booleans(), min_size=1, max_size=6), spare=st.integers(0, 9)
+)
+def test_batches_of_changing_sizes_have_no_row_twice_and_leave_nothing_out(
+    seed: int, whole: int, more: list[bool], spare: int
+) -> None:
+    rows_of = StepRows(whole, (0, *accumulate(map(int, more))))
+    if not rows_of.most:
+        return
+    count = rows_of.most + spare
+    steps = [batch_indices(seed=seed, step=step, batch=rows_of, count=count).tolist() for step in range(8 * count)]
+    assert [len(rows) for rows in steps] == [whole + more[step % len(more)] for step in range(len(steps))]
+    assert all(len(set(rows)) == len(rows) for rows in steps)
+    rows = [row for step in steps for row in step]
+    epochs = [rows[start : start + count] for start in range(0, len(rows) - count, count)]
+    assert all(sorted(epoch) == list(range(count)) for epoch in epochs)
+    for step in (7 * count, 3 * count + 1):
+        assert batch_indices(seed=seed, step=step, batch=rows_of, count=count).tolist() == steps[step]
 
 
 def test_rows_that_a_shared_batch_passes_over_begin_the_next() -> None:

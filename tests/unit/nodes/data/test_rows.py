@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from flowgraph.errors import DataError
@@ -109,10 +111,20 @@ def test_a_file_without_a_prompt_names_the_nearest_column(tmp_path: Path) -> Non
     assert parquet_fault(tmp_path, columns) == "a.parquet: lacks column `prompt`\n  hint: did you mean `promt`?"
 
 
-def test_a_prompt_that_is_text(tmp_path: Path) -> None:
-    expected = f"column `prompt` is string, not {MESSAGES}{HINT}"
-    assert parquet_fault(tmp_path, {"prompt": ["374"]}) == f"a.parquet: {expected}"
-    assert jsonl_fault(tmp_path, {"prompt": "374"}) == f"a.jsonl: {expected}"
+def test_a_prompt_that_is_a_text_is_one_message_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": "374"}))
+    assert read(tmp_path / "a.jsonl").to_pylist() == [{"prompt": [{"role": "user", "content": "374"}]}]
+    pq.write_table(pa.table({"prompt": pa.array(["374"]).dictionary_encode()}), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet").to_pylist() == [{"prompt": [{"role": "user", "content": "374"}]}]
+    (tmp_path / "b.jsonl").write_text('{"prompt": "374"}\n\n{}\n')
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path}/b.jsonl:3: `prompt` is null")):
+        read(tmp_path / "b.jsonl")
+
+
+def test_a_prompt_that_is_a_number(tmp_path: Path) -> None:
+    expected = f"column `prompt` is int64, not {MESSAGES}{HINT}"
+    assert parquet_fault(tmp_path, {"prompt": [374]}) == f"a.parquet: {expected}"
+    assert jsonl_fault(tmp_path, {"prompt": 374}) == f"a.jsonl: {expected}"
 
 
 def test_a_role_that_is_a_number(tmp_path: Path) -> None:

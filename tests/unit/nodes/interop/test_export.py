@@ -9,7 +9,7 @@ import yaml
 
 from flowgraph.cluster.plan import Layout, PhasePeak, Pool, PoolForecast, RoleSettings, StepForecast, TimedTask
 from flowgraph.errors import PlanError, UsageError
-from nodes.interop import LongestLengths, export
+from nodes.interop import LongestLengths, export, read_command
 from tests.looped import looped
 
 CASES = [
@@ -456,6 +456,32 @@ class TestAsRun:
         assert (set(verl.parts[0].roles), verl.parts[0].devices) == (together, 24)
         assert verl.layouts["policy.train"].devices == 24
 
+    def test_settings_of_sampling_are_written_and_read_back_or_named(self, graph: Any, plan: Any) -> None:
+        sets: dict[str, Any] = {"top_k": 50, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.1, "ignore_eos": True}
+        sets |= {"stop": ("\nUser:", 13)}
+        written = {
+            "verl": ("rollout.top_k=50", "rollout.top_p=0.9", "rollout.ignore_eos=True"),
+            "openrlhf": ("--rollout.top_p 0.9",),
+            "nemo-rl": ("top_k: 50", "top_p: 0.9", "User:", "- 13"),
+        }
+        lost = {
+            "verl": ("min_p=0.1", "repetition_penalty=1.1", "stop="),
+            "openrlhf": ("top_k=50", "min_p=0.1", "repetition_penalty=1.1", "stop=", "ignore_eos=True"),
+            "nemo-rl": ("min_p=0.1", "repetition_penalty=1.1", "ignore_eos=True"),
+        }
+        described = graph("gpg", {f"policy.generate.{name}": value for name, value in sets.items()})
+        for system in written:
+            exported = export(plan(described, "hybrid"), system, graph=described)
+            text = "\n".join(exported.files.values())
+            assert [words for words in written[system] if words not in text] == []
+            notes = "\n".join(exported.notes)
+            assert [words for words in lost[system] if f"policy.generate.{words}" not in notes] == []
+            if system != "nemo-rl":
+                assert "those of all tokens" in notes
+                back = read_command(exported.files["run.sh"])
+                assert "policy.generate.top_p=0.9" in back.settings
+                assert any(note.startswith("the run trains log-probs of all tokens") for note in back.notes)
+
     def test_what_cannot_be_run_is_said_at_the_head_of_the_file(self, graph: Any, plan: Any) -> None:
         described = graph("gpg")
 
@@ -482,7 +508,7 @@ def test_a_plan_that_does_not_say_what_it_was_made_for_is_refused(graph: Any, pl
     made = plan(described, "hybrid").model_copy(update={"assumed": None})
     with pytest.raises(PlanError) as caught:
         export(made, "verl", graph=described)
-    assert "does not say for which models and batch" in str(caught.value)
+    assert "does not state its models and batch" in str(caught.value)
 
 
 HOSTILE = [

@@ -123,7 +123,7 @@ def test_flags_have_as_many_values_as_they_take() -> None:
 @looped(
     "text, said",
     [
-        ("echo hi", "the command: no command of verl or OpenRLHF is in this text"),
+        ("echo hi", "the command: this text has no command of verl or OpenRLHF"),
         (f"{VERL} \\\n  a=1 \\\n  b", "line 3: `b`: is not an override, which is written key=value"),
         (f"{VERL} a=1 =2", "line 1: `=2`: is not an override, which is written key=value"),
         (f"{VERL} {MODEL} data.train_batch_size=many", "line 1: `data.train_batch_size`: must be a whole number"),
@@ -166,9 +166,9 @@ def test_flags_have_as_many_values_as_they_take() -> None:
         ("python3 -m verl.trainer.fsdp_sft_trainer a=1", "line 1: `verl.trainer.fsdp_sft_trainer`: does not train on"),
         ("deepspeed --module openrlhf.cli.train_dpo --a 1", "line 1: `openrlhf.cli.train_dpo`: does not train on"),
         ("uv run examples/run_grpo.py --config x.yaml", "line 1: `examples/run_grpo.py`: NeMo RL starts from"),
-        ("python -m openrlhf.cli.train_ppo_ray --pretrain", "line 1: `--pretrain`: lacks its value"),
-        ("python -m openrlhf.cli.train_ppo_ray --eps_clip_low_high 1", "line 1: `--eps_clip_low_high`: lacks its"),
-        ("python -m openrlhf.cli.train_ppo_ray --perf stray", "line 1: `stray`: belongs to no flag"),
+        ("python -m openrlhf.cli.train_ppo_ray --pretrain", "line 1: `--pretrain`: has no value"),
+        ("python -m openrlhf.cli.train_ppo_ray --eps_clip_low_high 1", "line 1: `--eps_clip_low_high`: has no value"),
+        ("python -m openrlhf.cli.train_ppo_ray --perf stray", "line 1: `stray`: does not belong to a flag"),
         ("python -m openrlhf.cli.train_ppo_ray --vllm_num_engines 1", "--pretrain: names no model"),
         ("python -m openrlhf.cli.train_ppo_ray --pretrain x", "--vllm.num_engines: samples without vLLM"),
     ],
@@ -182,8 +182,8 @@ def test_a_command_that_is_broken_is_told_by_line_and_word(text: str, said: str)
     [
         ("a: 1\na: 2", "line 2: `a` is repeated; it is first on line 1"),
         ("a:\n  b: 1\n  b: 2", "line 3: `a.b` is repeated; it is first on line 2"),
-        ("- a", "line 1: holds no keys"),
-        ("", "line 1: holds no keys"),
+        ("- a", "line 1: has no keys"),
+        ("", "line 1: has no keys"),
         ("a: &x 1\nb: *x", "line 2: an alias stands for another part; write it out"),
         ("a: 1\nb: [1", "line 2: is not YAML: expected ',' or ']', but got '<stream end>'"),
         ("? [a]\n: 3", "line 1: is not a key of a configuration"),

@@ -170,7 +170,8 @@ def test_a_rule_gets_what_its_parameters_name(folder: Path, graders: Graders, ru
         with pytest.raises(RuleError, match="cannot be given by name"):
             graders.grade(resolve(rule), [row("1", **columns)])
     else:
-        assert graders.grade(resolve(rule), [row("1", **columns)] * 2) == Graded((score, score))
+        extras = ({"acc": 1.0}, {"acc": 1.0}) if rule == "mine.py:verl" else ()
+        assert graders.grade(resolve(rule), [row("1", **columns)] * 2) == Graded((score, score), extras=extras)
 
 
 def test_a_setting_wins_over_the_row_and_the_default(folder: Path, graders: Graders) -> None:
@@ -240,16 +241,17 @@ HINT = "  hint: on_error=0.0 scores such a response 0.0 and counts it"
         ("nan", "rule `mine.py:nan` returned nan (float), not a finite number\n" + WHERE + HINT),
         ("text", "rule `mine.py:text` returned 'yes' (str), not a finite number\n" + WHERE + HINT),
         ("none", "rule `mine.py:none` returned None, not a finite number\n" + WHERE + HINT),
-        ("nothing", "rule `mine.py:nothing` returned {{'acc': 1.0}} (dict), not a finite number\n" + WHERE + HINT),
+        ("nothing", "rule `mine.py:nothing` returned {{'acc': 1.0}} (dict), which has no `score`, not a finite number\n"
+         + WHERE + HINT),
         ("leaves", "rule `mine.py:leaves` ended its process: exit code 3\n" + WHERE + HINT),
         ("crashes", "rule `mine.py:crashes` ended its process: killed by SIGSEGV\n" + WHERE + HINT),
         ("hangs_up", "rule `mine.py:hangs_up` ended its process: killed by SIGKILL\n" + WHERE + HINT),
-        ("spins", "rule `mine.py:spins` gave no score within 0.5 s\n" + WHERE + HINT),
-        ("misspelt", "rule `mine.py:misspelt` asks for `grond_truth`, and no column has that name\n"
+        ("spins", "rule `mine.py:spins` returned no score within 0.5 s\n" + WHERE + HINT),
+        ("misspelt", "rule `mine.py:misspelt` takes `grond_truth`, but no column has that name\n"
          + HAS + "  hint: did you mean `ground_truth`?"),
-        ("unnamed", "rule `mine.py:unnamed` does not load: its parameter `response` cannot be given by name"),
-        ("number", "rule `mine.py:number` does not load: `number` is 3 (int), not a function"),
-        ("rases", "rule `mine.py:rases` does not load: it has no `rases`\n  hint: did you mean `raises`?"),
+        ("unnamed", "rule `mine.py:unnamed` cannot be loaded: its parameter `response` cannot be given by name"),
+        ("number", "rule `mine.py:number` cannot be loaded: `number` is 3 (int), not a function"),
+        ("rases", "rule `mine.py:rases` cannot be loaded: it has no `rases`\n  hint: did you mean `raises`?"),
     ])  # fmt: skip
 def test_a_failure_says_which_rule_which_row_and_what(folder: Path, name: str, text: str) -> None:
     lines = RULES.splitlines()
@@ -274,20 +276,20 @@ def test_a_number_too_large_for_a_float_is_no_score(folder: Path, graders: Grade
 
 
 def test_a_flood_of_prints_does_not_hide_a_hang(folder: Path, hasty: Graders) -> None:
-    with pytest.raises(RuleError, match=r"gave no score within 0\.5 s") as caught:
+    with pytest.raises(RuleError, match=r"returned no score within 0\.5 s") as caught:
         hasty.grade(resolve("mine.py:floods"), [row("1")])
     assert sum(map(len, caught.value.notes)) < 4_000
 
 
 @looped("rule, source, text", [
-        ("f.py:f", "x = 1\ndef f(:\n", "f.py:2: rule `f.py:f` does not load: SyntaxError: invalid syntax"),
+        ("f.py:f", "x = 1\ndef f(:\n", "f.py:2: rule `f.py:f` cannot be loaded: SyntaxError: invalid syntax"),
         ("f.py:f", "\nimport none_such\n",
-         "f.py:2: rule `f.py:f` does not load: ModuleNotFoundError: No module named 'none_such'"),
+         "f.py:2: rule `f.py:f` cannot be loaded: ModuleNotFoundError: No module named 'none_such'"),
         ("f.py:f", "print('so long')\nimport os\nos._exit(5)\n",
-         "rule `f.py:f` does not load: its process ended: exit code 5\n    last printed:\n      so long"),
-        ("f.py:f", "raise SystemExit(0)\n", "f.py:1: rule `f.py:f` does not load: SystemExit: 0"),
-        ("f.py:f", "import time\ntime.sleep(100)\n", "rule `f.py:f` does not load: it took over 0.5 s"),
-        ("nowhere.such:f", "", "rule `nowhere.such:f` does not load: ModuleNotFoundError: No module named 'nowhere'"),
+         "rule `f.py:f` cannot be loaded: its process ended: exit code 5\n    last printed:\n      so long"),
+        ("f.py:f", "raise SystemExit(0)\n", "f.py:1: rule `f.py:f` cannot be loaded: SystemExit: 0"),
+        ("f.py:f", "import time\ntime.sleep(100)\n", "rule `f.py:f` cannot be loaded: it took over 0.5 s"),
+        ("nowhere.f:f", "", "rule `nowhere.f:f` cannot be loaded: ModuleNotFoundError: No module named 'nowhere'"),
     ])  # fmt: skip
 def test_a_file_that_does_not_load_is_said_whatever_on_error_is(
     folder: Path, rule: str, source: str, text: str
@@ -310,7 +312,8 @@ def test_on_error_scores_and_counts_the_rows_that_fail(folder: Path, hasty: Grad
     graded = hasty.grade(resolve("mine.py:sleeps"), rows, on_error=-1.0)
     assert graded.scores == (1.0, 2.0, -1.0, -1.0, 5.0, -1.0, 6.0)
     assert graded.failures == 3
-    assert graded.first_failure.startswith("rule `mine.py:sleeps` gave no score within 0.5 s\n    row 2, response '3'")
+    asleep = "rule `mine.py:sleeps` returned no score within 0.5 s\n    row 2, response '3'"
+    assert graded.first_failure.startswith(asleep)
 
 
 def test_the_deadline_is_for_each_response_not_for_all(folder: Path, hasty: Graders) -> None:
@@ -334,7 +337,7 @@ def test_a_pool_goes_on_after_a_failure(folder: Path, graders: Graders) -> None:
 
 
 def test_a_hanging_rule_goes_with_all_that_it_started(folder: Path, hasty: Graders) -> None:
-    with pytest.raises(RuleError, match="gave no score"):
+    with pytest.raises(RuleError, match="returned no score"):
         hasty.grade(resolve("mine.py:breeds"), [row("1")])
     assert until(lambda: not running(GRANDCHILD))
     assert until(lambda: not processes_in(folder))

@@ -336,7 +336,7 @@ def test_a_hostile_file_is_held_while_it_is_imported(world: World, confined: boo
 
 
 def test_nothing_runs_without_confinement_unless_it_is_allowed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodes.scoring.confinement.lacks", lambda: "the kernel has no Landlock")
+    monkeypatch.setattr("nodes.scoring.grader_rights.lacks", lambda: "the kernel has no Landlock")
     row = {"response": "1", "finished": True, "ground_truth": "1", "told": world.told(False)}
     with Graders() as pool:
         assert pool.grade(resolve("exact"), [row]).scores == (1.0,)  # it only compares text
@@ -346,7 +346,7 @@ def test_nothing_runs_without_confinement_unless_it_is_allowed(world: World, mon
             assert str(caught.value) == (
                 f"rule `{rule}` cannot be confined on this machine: the kernel has no Landlock\n"
                 "    a response that takes over the rule would have your rights: files, network, keys\n"
-                '  hint: allow=["unconfined"] runs it all the same'
+                '  hint: allow=["unconfined"] runs it anyway'
             )
     with Graders(allow=["unconfined"]) as pool:
         assert pool.grade(resolve(f"{world.folder}/attacks.py:rule"), [{**row, "response": "honest"}]).scores == (0.25,)

@@ -80,11 +80,11 @@ def test_a_grade_is_the_last_number_within_the_scale() -> None:
 
 
 def test_a_name_that_no_column_has_is_refused_with_the_nearest() -> None:
-    with pytest.raises(FlowError, match=r"the question names `\{respons\}`") as raised:
+    with pytest.raises(FlowError, match=r"the question uses `\{respons\}`") as raised:
         filled("{respons}", {"response": "1"})
     assert raised.value.hint == "did you mean `response`?"
 
 
 def test_a_question_never_holds_the_word_none_for_what_is_null() -> None:
-    with pytest.raises(FlowError, match=r"names `{ground_truth}`, which is null"):
+    with pytest.raises(FlowError, match=r"uses `{ground_truth}`, which is null"):
         filled("Is it {ground_truth}?", {"ground_truth": None})

@@ -20,6 +20,7 @@ from nodes.scoring.rules import (
     RuleRef,
     exact,
     gsm8k,
+    gsm8k_value,
     number,
     partial,
     reasoning_gym,
@@ -49,8 +50,10 @@ from tests.looped import looped
         ("", "72", 0.0),
     ],
 )
-def test_gsm8k_reads_the_last_marked_number_near_the_end(response: str, truth: str, score: float) -> None:
-    assert gsm8k(response, truth, format_score=0.1) == score
+def test_gsm8k_value_compares_the_value_of_the_last_marked_number_near_the_end(
+    response: str, truth: str, score: float
+) -> None:
+    assert gsm8k_value(response, truth, format_score=0.1) == score
 
 
 def test_gsm8k_gives_a_wrong_number_nothing_unless_told() -> None:
@@ -111,16 +114,18 @@ def test_a_data_source_names_a_shipped_rule() -> None:
     assert set(DATA_SOURCES.values()) <= set(RULES)
     assert rule_for("digits") == "partial"
     assert rule_for("reasoning_gym/sudoku") == "reasoning_gym"
+    assert rule_for("math") == rule_for("aime_2024") == rule_for("Maxwell-Jia/AIME_2024") == "math_dapo"
+    assert rule_for("HuggingFaceH4/MATH-500") == "math_reward" and rule_for("numina_olympiads") == "prime_math"
+    assert rule_for("searchR1_nq") == "search_r1" and rule_for("hiyouga/geometry3k") == "geo3k"
 
 
 def test_an_unknown_data_source_is_told_what_to_do() -> None:
     with pytest.raises(RuleError) as caught:
-        rule_for("math")
-    assert str(caught.value) == (
-        "no rule is known for data_source `math`\n"
-        "    known: addition, digits, openai/gsm8k, reasoning_gym/*\n"
-        "  hint: name one with by=, as in score(rollout, by=...)"
-    )
+        rule_for("lighteval/MATHS")
+    what, known, hint = str(caught.value).split("\n")
+    assert what == "no rule is known for data_source `lighteval/MATHS`"
+    assert known == f"    known: {', '.join(sorted(DATA_SOURCES))}"
+    assert hint == "  hint: did you mean `lighteval/MATH`? Otherwise name a rule with by=, as in score(rollout, by=...)"
 
 
 def test_a_file_is_found_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,9 +139,9 @@ def test_a_file_is_found_from_the_working_folder(tmp_path: Path, monkeypatch: py
     "by, text",
     [
         ("gsm8", "no shipped rule `gsm8`\n  hint: did you mean `gsm8k`? (one of your own: path.py:name)"),
-        ("mine.py", "`mine.py` names no function\n  hint: write path.py:name or package.module:name"),
-        ("mine.py:", "`mine.py:` names no function\n  hint: write path.py:name or package.module:name"),
-        ("mine.py:a b", "`mine.py:a b` names no function\n  hint: write path.py:name or package.module:name"),
+        ("mine.py", "`mine.py` does not name a function\n  hint: write path.py:name or package.module:name"),
+        ("mine.py:", "`mine.py:` does not name a function\n  hint: write path.py:name or package.module:name"),
+        ("mine.py:a b", "`mine.py:a b` does not name a function\n  hint: write path.py:name or package.module:name"),
         ("mine.py:strict", "rule `mine.py:strict`: no file {here}/mine.py"),
     ],
 )
@@ -172,8 +177,8 @@ def strict(response): return 0.0
 
 
 def test_a_function_of_an_importable_module_is_named_by_it() -> None:
-    assert reference_of(gsm8k) == "nodes.scoring.rules:gsm8k"
-    assert resolve(reference_of(gsm8k)).source == "nodes.scoring.rules"
+    assert reference_of(gsm8k) == "nodes.scoring.math_rules:gsm8k"
+    assert resolve(reference_of(gsm8k)).shipped
 
 
 def test_a_function_of_a_users_file_is_named_by_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,12 @@ from placements.calibration.fit_scales import (
 )
 from placements.calibration.measured_runs import MeasuredRun, repair
 from placements.calibration.timings import Timing
-from placements.search.plan_builder import homes_of
+from placements.search.plan_builder import homes_of_blocks
 from placements.search.search import find
 from placements.step.step_forecast import step_of
 from placements.workload.planning_problem import PlanningProblem
 from tests.looped import looped
-from tests.unit.placements.small_settings import found_of, setting_of
+from tests.unit.placements.small_problems import found_of, problem_of
 
 H100 = "h100-sxm-80g"
 
@@ -46,10 +46,10 @@ def of_factors(**factors: float) -> Calibration:
     return Calibration(source="test", scales=tuple(scales))
 
 
-def scaled_step(setting: PlanningProblem, calibration: Calibration | None) -> dict[str, float]:
+def scaled_step(problem: PlanningProblem, calibration: Calibration | None) -> dict[str, float]:
     """Return the seconds of the tasks of the best placement, and of its step, with a calibration."""
-    homes = homes_of(setting, found_of("grpo").best.blocks)
-    step = step_of(replace(setting, calibration=calibration), homes)
+    homes = homes_of_blocks(problem, found_of("grpo").best.blocks)
+    step = step_of(replace(problem, calibration=calibration), homes)
     return {task.name: task.seconds or 0.0 for task in step.tasks} | {"step": step.period_s or 0.0}
 
 
@@ -104,11 +104,11 @@ def test_extreme_seconds_stay_within_what_a_calibration_may_hold() -> None:
 
 @looped("phase", PHASES)
 def test_each_phase_scales_its_own_tasks_alone(phase: Phase) -> None:
-    setting = setting_of("grpo")
+    problem = problem_of("grpo")
     kinds = {"generate": "generate", "logprob": "forward", "update": "update", "sync": "sync", "host": "host"}
-    homes = homes_of(setting, found_of("grpo").best.blocks)
-    tasks = step_of(setting, homes).tasks
-    plain, scaled = scaled_step(setting, None), scaled_step(setting, of_factors(**{phase: 2.0}))
+    homes = homes_of_blocks(problem, found_of("grpo").best.blocks)
+    tasks = step_of(problem, homes).tasks
+    plain, scaled = scaled_step(problem, None), scaled_step(problem, of_factors(**{phase: 2.0}))
     for task in tasks:
         own = kinds.get("host" if task.kind == "score" else task.kind) == phase and not task.name.startswith("read ")
         assert scaled[task.name] == pytest.approx((2.0 if own else 1.0) * plain[task.name]), task.name
@@ -116,31 +116,31 @@ def test_each_phase_scales_its_own_tasks_alone(phase: Phase) -> None:
 
 def test_the_search_minimises_scaled_seconds_and_what_it_reports_is_their_step() -> None:
     """Generation that takes ten times as long moves the best plan, never to one that is slower by that measure."""
-    plain = setting_of("grpo", "2x8xh100", model="Qwen/Qwen3-8B")
+    plain = problem_of("grpo", "2x8xh100", model="Qwen/Qwen3-8B")
     scaled = replace(plain, calibration=of_factors(generate=10.0))
     before, after = find(plain), find(scaled)
-    kept = step_of(scaled, homes_of(scaled, before.best.blocks)).period_s
+    kept = step_of(scaled, homes_of_blocks(scaled, before.best.blocks)).period_s
     assert kept is not None and after.best.step_s is not None
     assert after.best.step_s <= kept * (1 + 1e-9)
     assert after.bound_s is None or after.bound_s <= after.best.step_s * (1 + 1e-9)
-    own = step_of(scaled, homes_of(scaled, after.best.blocks)).period_s
+    own = step_of(scaled, homes_of_blocks(scaled, after.best.blocks)).period_s
     assert own == pytest.approx(after.best.step_s)
 
 
 def test_one_measured_step_brings_the_step_of_its_plan_near_what_it_took() -> None:
-    setting = setting_of("grpo")
-    homes = tuple(homes_of(setting, found_of("grpo").best.blocks))
-    plain_s = scaled_step(setting, None)["step"]
-    found = repair([MeasuredRun("run", setting, homes, (Timing("step", 1.6 * plain_s, ("step",)),))], "test")
-    repaired_s = scaled_step(setting, found.calibration)["step"]
+    problem = problem_of("grpo")
+    homes = tuple(homes_of_blocks(problem, found_of("grpo").best.blocks))
+    plain_s = scaled_step(problem, None)["step"]
+    found = repair([MeasuredRun("run", problem, homes, (Timing("step", 1.6 * plain_s, ("step",)),))], "test")
+    repaired_s = scaled_step(problem, found.calibration)["step"]
     assert repaired_s == pytest.approx(1.6 * plain_s, rel=0.15)
     assert found.after.median < 0.15 < found.before.median
 
 
 def test_a_calibration_that_a_plan_was_made_with_does_not_count_twice() -> None:
-    setting = setting_of("grpo")
-    homes = tuple(homes_of(setting, found_of("grpo").best.blocks))
-    timings = (Timing("policy.update", 2 * scaled_step(setting, None)["policy.update"], ("policy.update",)),)
-    again = replace(setting, calibration=of_factors(update=2.0))
-    plain, other = (repair([MeasuredRun("run", each, homes, timings)], "test") for each in (setting, again))
+    problem = problem_of("grpo")
+    homes = tuple(homes_of_blocks(problem, found_of("grpo").best.blocks))
+    timings = (Timing("policy.update", 2 * scaled_step(problem, None)["policy.update"], ("policy.update",)),)
+    again = replace(problem, calibration=of_factors(update=2.0))
+    plain, other = (repair([MeasuredRun("run", each, homes, timings)], "test") for each in (problem, again))
     assert plain.calibration == other.calibration

@@ -10,11 +10,11 @@ import pytest
 from flowgraph.errors import DataError
 from placements.calibration.measured_runs import ForecastErrors, MeasuredRun, repair
 from placements.calibration.timings import Timing, recorded_timings
-from placements.search.plan_builder import homes_of
+from placements.search.plan_builder import homes_of_blocks
 from placements.search.search import find
 from placements.step.step_forecast import node_seconds, step_of
 from tests.looped import looped
-from tests.unit.placements.small_settings import found_of, setting_of
+from tests.unit.placements.small_problems import found_of, problem_of
 
 
 def step(**seconds: Any) -> dict[str, Any]:
@@ -68,33 +68,33 @@ def test_misses_carry_their_sign() -> None:
 
 def test_what_the_host_took_scales_host_work_and_nothing_else() -> None:
     """Scoring that takes a quarter of what is forecast moves the host's factor near a quarter."""
-    setting = setting_of("grpo")
-    seconds = 0.25 * setting.loads[0].rows * setting.host.score_row_s
-    homes = tuple(homes_of(setting, found_of("grpo").best.blocks))
-    found = repair([MeasuredRun("run", setting, homes, (Timing("score", seconds, ("score",)),))], "run")
-    device = setting.classes[0].model
+    problem = problem_of("grpo")
+    seconds = 0.25 * problem.loads[0].rows * problem.host.score_row_s
+    homes = tuple(homes_of_blocks(problem, found_of("grpo").best.blocks))
+    found = repair([MeasuredRun("run", problem, homes, (Timing("score", seconds, ("score",)),))], "run")
+    device = problem.classes[0].model
     assert found.calibration.factor_of("host", "", device) == pytest.approx(0.25, rel=0.1)
     assert found.calibration.factor_of("update", "policy.train", device) == 1.0
 
 
 def test_a_node_is_forecast_as_its_task_in_the_plan_where_rollouts_continue_across_steps() -> None:
     """A rule scores only the last prompt's rows after sampling; an engine has several batches in flight."""
-    setting = replace(setting_of("grpo"), staleness=2, streamed=True)
-    homes = homes_of(setting, find(setting).best.blocks)
-    tasks, nodes = {task.name: task for task in step_of(setting, homes).tasks}, node_seconds(setting, homes)
-    for load in setting.loads:
+    problem = replace(problem_of("grpo"), staleness=2, streamed=True)
+    homes = homes_of_blocks(problem, find(problem).best.blocks)
+    tasks, nodes = {task.name: task for task in step_of(problem, homes).tasks}, node_seconds(problem, homes)
+    for load in problem.loads:
         assert nodes[load.node].total_s == pytest.approx(tasks[load.node].seconds)
-    assert (nodes["score"].total_s or 0.0) < 2 * setting.loads[0].rows * setting.host.score_row_s / setting.prompts
+    assert (nodes["score"].total_s or 0.0) < 2 * problem.loads[0].rows * problem.host.score_row_s / problem.prompts
 
 
 def test_what_is_not_forecast_is_named() -> None:
-    setting = setting_of("grpo")
-    homes = tuple(homes_of(setting, found_of("grpo").best.blocks))
+    problem = problem_of("grpo")
+    homes = tuple(homes_of_blocks(problem, found_of("grpo").best.blocks))
     timings = (Timing("policy.update", 9.0, ("policy.update",)), Timing("prompts", 1.0, ("prompts",)))
-    found = repair([MeasuredRun("run", setting, homes, timings)], "run")
+    found = repair([MeasuredRun("run", problem, homes, timings)], "run")
     assert found.unused == {"run prompts": "no seconds are forecast for prompts"}
 
 
 def test_runs_that_measured_nothing_are_refused() -> None:
-    with pytest.raises(DataError, match="has measured no seconds of a node that is forecast"):
+    with pytest.raises(DataError, match="has no measured seconds of a node with a forecast"):
         repair([], "nothing")

@@ -13,9 +13,9 @@ from flowgraph.errors import DataError
 from placements.calibration.measured_runs import MeasuredRun, repair
 from placements.calibration.timing_logs import read_log
 from placements.calibration.timing_names import match_timings
-from placements.search.plan_builder import homes_of
+from placements.search.plan_builder import homes_of_blocks
 from tests.looped import looped
-from tests.unit.placements.small_settings import found_of, lagging, setting_of
+from tests.unit.placements.small_problems import found_of, lagging, problem_of
 
 NAMES = {name: name for name in ("policy.generate", "policy.update", "score, group_normalize")}
 CONSOLE = """(TaskRunner pid=71) Training Progress: 1/3
@@ -84,9 +84,9 @@ def test_a_trace_has_the_slowest_rank_of_each_step_and_no_forecast() -> None:
 @looped(
     "text, why",
     [
-        ("", "has no timers that are known"),
-        ("a log\nwithout steps\n", "has no timers that are known"),
-        ("{}", "has no timers that are known"),
+        ("", "has no known timers"),
+        ("a log\nwithout steps\n", "has no known timers"),
+        ("{}", "has no known timers"),
         ('{"timing_s/gen": {"1": "x"}}', "has no seconds: timing_s/gen are not numbers"),
         ('{"traceEvents": 3}', "is not a Chrome trace"),
         ('{"traceEvents": [3]}', "is not a Chrome trace"),
@@ -109,7 +109,7 @@ def test_timers_of_verl_are_nodes_of_ppo() -> None:
     log = read_log(
         verl_lines({f"timing_s/{name}": 1.0 for name in names} | {f"timing_s/{k}": v for k, v in more.items()}), "m", {}
     )
-    found = match_timings(log, setting_of("ppo"))
+    found = match_timings(log, problem_of("ppo"))
     nodes = {timing.label.removeprefix("timing_s/"): timing.names for timing in found.timings}
     assert {name: nodes[name] for name in names if name not in ("adv", "old_log_prob")} == {
         "gen": ("policy.generate",),
@@ -131,7 +131,7 @@ def test_timers_of_verl_are_nodes_of_ppo() -> None:
 
 def test_timers_of_nodes_that_a_flow_lacks_are_named() -> None:
     log = read_log(verl_lines({"timing_s/values": 1.0, "timing_s/gen": 0.0}), "m", {})
-    assert match_timings(log, setting_of("grpo")).unused == {
+    assert match_timings(log, problem_of("grpo")).unused == {
         "timing_s/values": "the flow has no critic forward",
         "timing_s/gen": "it is 0 s",
     }
@@ -139,14 +139,14 @@ def test_timers_of_nodes_that_a_flow_lacks_are_named() -> None:
 
 def test_where_steps_overlap_verls_gen_is_a_wait_and_not_used() -> None:
     log = read_log(verl_lines({"timing_s/gen": 3.0, "timing_s/step": 9.0}), "m", {})
-    found = match_timings(log, replace(setting_of(lagging), staleness=1))
+    found = match_timings(log, replace(problem_of(lagging), staleness=1))
     assert [timing.label for timing in found.timings] == ["timing_s/step"]
     assert "waits for" in found.unused["timing_s/gen"]
 
 
 def test_timers_of_nemo_rl_calibrate_a_plan() -> None:
-    setting = setting_of("grpo")
-    homes = tuple(homes_of(setting, found_of("grpo").best.blocks))
+    problem = problem_of("grpo")
+    homes = tuple(homes_of_blocks(problem, found_of("grpo").best.blocks))
     metrics = {
         "generation": 30.0,
         "policy_and_reference_logprobs": 3.0,
@@ -154,9 +154,9 @@ def test_timers_of_nemo_rl_calibrate_a_plan() -> None:
         "total_step_time": 50.0,
     }
     text = json.dumps({f"timing/train/{name}": {"1": seconds} for name, seconds in metrics.items()})
-    found = match_timings(read_log(text, "m", {}), setting)
+    found = match_timings(read_log(text, "m", {}), problem)
     assert {name for timing in found.timings for name in timing.names} >= {"ref.logprobs", "policy.generate", "step"}
-    repaired = repair([MeasuredRun("m", setting, homes, found.timings)], "m")
+    repaired = repair([MeasuredRun("m", problem, homes, found.timings)], "m")
     assert repaired.after.median < repaired.before.median
 
 

@@ -18,7 +18,7 @@ from flowgraph.cluster.short_form import read_cluster
 from flowgraph.cluster.this_machine import laptop
 from flowgraph.errors import ResourceError
 from placements.hardware.device_profiles import domains, known_devices
-from placements.hardware.topology import PoolRequest, classes, realise, sizes
+from placements.hardware.topology import PoolDemand, classes, realise, sizes
 from tests.looped import looped
 from tests.unit.placements.links import links_of
 
@@ -94,7 +94,7 @@ def test_devices_of_two_kinds_on_one_machine_are_two_classes() -> None:
     gpu, cpu = Device(kind="gpu", memory_bytes=GIB), Device(kind="cpu", memory_bytes=GIB)
     node = Machine(name="a", devices=(gpu, cpu, gpu), host_memory_bytes=GIB, cores=2)
     assert [(each.kind, each.count) for each in classes(Cluster(nodes=(node,)))] == [("gpu", 2), ("cpu", 1)]
-    (pool,) = realise(Cluster(nodes=(node,)), [PoolRequest("a", 2)])
+    (pool,) = realise(Cluster(nodes=(node,)), [PoolDemand("a", 2)])
     assert pool.devices == (("a", 0), ("a", 2))
 
 
@@ -127,11 +127,11 @@ def test_there_are_few_sizes_however_large_the_cluster(machines: int, count: int
 def test_the_largest_pools_get_whole_machines_and_small_ones_share_aligned_parts() -> None:
     """8 | 4 2 1 1 on two machines."""
     wanted = [
-        PoolRequest("one", 1),
-        PoolRequest("two", 2),
-        PoolRequest("four", 4, tensor=4),
-        PoolRequest("all", 8),
-        PoolRequest("more", 1),
+        PoolDemand("one", 1),
+        PoolDemand("two", 2),
+        PoolDemand("four", 4, tensor=4),
+        PoolDemand("all", 8),
+        PoolDemand("more", 1),
     ]
     found = {pool.name: pool.devices for pool in realise(cluster("2x8xh100"), wanted)}
     assert list(found) == ["one", "two", "four", "all", "more"]
@@ -143,14 +143,14 @@ def test_the_largest_pools_get_whole_machines_and_small_ones_share_aligned_parts
 
 def test_a_small_pool_takes_the_fullest_machine_that_has_room() -> None:
     found = realise(
-        cluster("3x8xh100"), [PoolRequest("a", 6), PoolRequest("b", 5), PoolRequest("c", 2), PoolRequest("d", 3)]
+        cluster("3x8xh100"), [PoolDemand("a", 6), PoolDemand("b", 5), PoolDemand("c", 2), PoolDemand("d", 3)]
     )
     assert [pool.devices[0][0] for pool in found] == ["node-1", "node-2", "node-1", "node-2"]
 
 
 def test_a_part_goes_where_it_leaves_the_largest_piece() -> None:
     """After 4 and 1, a pair takes the half-machine's other half, not a piece of the free one."""
-    found = realise(cluster("8xh100"), [PoolRequest("a", 4), PoolRequest("b", 1), PoolRequest("c", 2)])
+    found = realise(cluster("8xh100"), [PoolDemand("a", 4), PoolDemand("b", 1), PoolDemand("c", 2)])
     assert [[index for _, index in pool.devices] for pool in found] == [[0, 1, 2, 3], [6], [4, 5]]
 
 
@@ -158,9 +158,9 @@ def test_pools_that_sync_share_a_leaf_where_one_has_room() -> None:
     """The leaf `a` has one machine, `b` three, `c` two: train and rollout fill `c`, the judge takes `a`."""
     of = on_leaves("6x8xh100", "abbbcc")
     wanted = [
-        PoolRequest("judge", 8),
-        PoolRequest("rollout", 8, synced_with=("train",)),
-        PoolRequest("train", 8, tensor=8),
+        PoolDemand("judge", 8),
+        PoolDemand("rollout", 8, synced_with=("train",)),
+        PoolDemand("train", 8, tensor=8),
     ]
     judge, rollout, train = realise(of, wanted)
     leaf = {node.name: node.leaf for node in of.nodes}
@@ -170,32 +170,30 @@ def test_pools_that_sync_share_a_leaf_where_one_has_room() -> None:
 
 def test_pools_that_no_leaf_has_room_for_still_lie_on_few_leaves() -> None:
     of = on_leaves("6x8xh100", "abbbcc")
-    (pool,) = realise(of, [PoolRequest("all", 32)])
+    (pool,) = realise(of, [PoolDemand("all", 32)])
     assert [name for name, index in pool.devices if index == 0] == ["node-2", "node-3", "node-4", "node-5"]
 
 
 def test_a_tensor_group_may_be_as_large_as_a_rack_and_no_larger() -> None:
     of = cluster("18x4xgb200")
-    (pool,) = realise(of, [PoolRequest("all", 72, tensor=36)])
+    (pool,) = realise(of, [PoolDemand("all", 72, tensor=36)])
     assert in_one_domain(of, pool.devices)
-    assert refusal(of, PoolRequest("all", 144, tensor=144)) == (
-        "pool `all`: the plan counts on 144 devices in tensor groups of 144; no domain has more than 72 devices"
+    assert refusal(of, PoolDemand("all", 144, tensor=144)) == (
+        "pool `all`: the plan needs 144 devices in tensor groups of 144; no domain has more than 72 devices"
     )
 
 
 def test_pairs_that_are_joined_by_nvlink_are_not_parted() -> None:
     (node,) = cluster("8xa40").nodes
     of = Cluster(nodes=(node.model_copy(update={"domain": 2}),))
-    first, second, third = realise(
-        of, [PoolRequest("a", 1), PoolRequest("b", 2, tensor=2), PoolRequest("c", 4, tensor=2)]
-    )
+    first, second, third = realise(of, [PoolDemand("a", 1), PoolDemand("b", 2, tensor=2), PoolDemand("c", 4, tensor=2)])
     assert [index for _, index in (*third.devices, *second.devices, *first.devices)] == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_a_large_pool_that_needs_no_domain_makes_room_for_one_that_does() -> None:
     """Ten machines of eight, of which only the first nine are one rack's worth: the rack is for the tensor group."""
     of = on_leaves("11x8xgb200", "aaaaaaaaabc")
-    wanted = [PoolRequest("wide", 16), PoolRequest("deep", 72, tensor=72)]
+    wanted = [PoolDemand("wide", 16), PoolDemand("deep", 72, tensor=72)]
     wide, deep = realise(of, wanted)
     assert in_one_domain(of, deep.devices)
     assert {name for name, _ in wide.devices} == {"node-10", "node-11"}
@@ -203,7 +201,7 @@ def test_a_large_pool_that_needs_no_domain_makes_room_for_one_that_does() -> Non
 
 def test_a_pool_without_a_model_takes_the_fullest_class_that_it_fits() -> None:
     first, second = realise(
-        cluster("2x8xh100,8xa100"), [PoolRequest("any", 8), PoolRequest("fast", 16, model="h100-sxm-80g")]
+        cluster("2x8xh100,8xa100"), [PoolDemand("any", 8), PoolDemand("fast", 16, model="h100-sxm-80g")]
     )
     assert {name for name, _ in first.devices} == {"node-3"}
     assert {name for name, _ in second.devices} == {"node-1", "node-2"}
@@ -212,15 +210,15 @@ def test_a_pool_without_a_model_takes_the_fullest_class_that_it_fits() -> None:
 def test_a_pool_may_say_which_of_the_classes_of_one_model_it_is_of() -> None:
     of = cluster("8xgpu-80GiB,8xgpu-40GiB,4xgpu-80GiB")
     large, small, few = classes(of)
-    wanted = [PoolRequest("any", 4), PoolRequest("large", 8, of=large), PoolRequest("small", 8, of=small)]
+    wanted = [PoolDemand("any", 4), PoolDemand("large", 8, of=large), PoolDemand("small", 8, of=small)]
     found = [{name for name, _ in pool.devices} for pool in realise(of, wanted)]
     assert found == [{"node-3"}, {"node-1"}, {"node-2"}]
-    assert refusal(of, PoolRequest("a", 8, of=few)) == (
-        "pool `a`: the plan counts on 8 devices; of one class at most 4 are left"
+    assert refusal(of, PoolDemand("a", 8, of=few)) == (
+        "pool `a`: the plan needs 8 devices; of one class at most 4 are left"
     )
 
 
-def refusal(of: Cluster, *wanted: PoolRequest) -> str:
+def refusal(of: Cluster, *wanted: PoolDemand) -> str:
     with pytest.raises(ResourceError) as caught:
         realise(of, wanted)
     return str(caught.value)
@@ -228,33 +226,33 @@ def refusal(of: Cluster, *wanted: PoolRequest) -> str:
 
 def test_what_has_no_room_is_refused_with_what_there_is() -> None:
     two = cluster("2x8xh100,4xa40")
-    assert refusal(two, PoolRequest("a", 17)) == (
-        "pool `a`: the plan counts on 17 devices; of one class at most 16 are left"
+    assert refusal(two, PoolDemand("a", 17)) == (
+        "pool `a`: the plan needs 17 devices; of one class at most 16 are left"
     )
-    assert refusal(two, PoolRequest("a", 12), PoolRequest("b", 5)) == (
-        "pool `b`: the plan counts on 5 devices; of one class at most 4 are left"
+    assert refusal(two, PoolDemand("a", 12), PoolDemand("b", 5)) == (
+        "pool `b`: the plan needs 5 devices; of one class at most 4 are left"
     )
-    assert refusal(two, PoolRequest("a", 1, model="h200-sxm-141g")) == (
-        "pool `a`: the plan counts on 1 h200-sxm-141g; the cluster has none\n  hint: it has h100-sxm-80g, a40-48g"
+    assert refusal(two, PoolDemand("a", 1, model="h200-sxm-141g")) == (
+        "pool `a`: the plan needs 1 h200-sxm-141g; the cluster has none\n  hint: it has h100-sxm-80g, a40-48g"
     )
-    assert refusal(two, PoolRequest("a", 16, tensor=16)) == (
-        "pool `a`: the plan counts on 16 devices in tensor groups of 16; no domain has more than 8 devices"
+    assert refusal(two, PoolDemand("a", 16, tensor=16)) == (
+        "pool `a`: the plan needs 16 devices in tensor groups of 16; no domain has more than 8 devices"
     )
-    assert refusal(two, PoolRequest("a", 15, "h100-sxm-80g", tensor=5)) == (
-        "pool `a`: the plan counts on 15 h100-sxm-80g in tensor groups of 5; its free devices are too scattered"
+    assert refusal(two, PoolDemand("a", 15, "h100-sxm-80g", tensor=5)) == (
+        "pool `a`: the plan needs 15 h100-sxm-80g in tensor groups of 5; its free devices are too scattered"
     )
     assert refusal(
-        Cluster(nodes=(Machine(name="bare", devices=(), host_memory_bytes=1, cores=1),)), PoolRequest("a", 1)
-    ) == ("pool `a`: the plan counts on 1 device; the cluster has none")
+        Cluster(nodes=(Machine(name="bare", devices=(), host_memory_bytes=1, cores=1),)), PoolDemand("a", 1)
+    ) == ("pool `a`: the plan needs 1 device; the cluster has none")
 
 
 def test_ten_thousand_devices_are_placed_in_seconds() -> None:
     of = cluster("1280x8xh100")
     wanted = [
-        PoolRequest("train", 5120, tensor=8),
-        PoolRequest("rollout", 4096, tensor=4),
-        PoolRequest("ref", 1020),
-        PoolRequest("rm", 4),
+        PoolDemand("train", 5120, tensor=8),
+        PoolDemand("rollout", 4096, tensor=4),
+        PoolDemand("ref", 1020),
+        PoolDemand("rm", 4),
     ]
     start = time.process_time()
     found = realise(of, wanted)
@@ -267,7 +265,7 @@ def test_a_class_says_what_a_pool_talks_over_before_it_has_places(text: str) -> 
     of = cluster(text)
     (found,) = classes(of)
     for size in sizes(found):
-        (pool,) = realise(of, [PoolRequest("one", size)])
+        (pool,) = realise(of, [PoolDemand("one", size)])
         assert found.links(size) == links_of(of, pool.devices), size
 
 
@@ -293,11 +291,11 @@ def any_cluster(draw: st.DrawFn) -> Cluster:
 
 
 @st.composite
-def any_wanted(draw: st.DrawFn) -> list[PoolRequest]:
+def any_wanted(draw: st.DrawFn) -> list[PoolDemand]:
     count = draw(st.integers(1, 5))
     names = [f"p{i}" for i in range(count)]
     return [
-        PoolRequest(
+        PoolDemand(
             name,
             draw(st.integers(1, 12)),
             draw(st.sampled_from(["", "", "h100-sxm-80g"])),
@@ -308,7 +306,7 @@ def any_wanted(draw: st.DrawFn) -> list[PoolRequest]:
     ]
 
 
-def outcome(of: Cluster, wanted: Sequence[PoolRequest]) -> tuple[Pool, ...] | str:
+def outcome(of: Cluster, wanted: Sequence[PoolDemand]) -> tuple[Pool, ...] | str:
     try:
         return realise(of, wanted)
     except ResourceError as error:
@@ -317,7 +315,7 @@ def outcome(of: Cluster, wanted: Sequence[PoolRequest]) -> tuple[Pool, ...] | st
 
 @given(any_cluster(), any_wanted())
 def test_every_pool_has_its_count_of_one_class_each_device_once_and_each_group_in_a_domain(
-    of: Cluster, wanted: list[PoolRequest]
+    of: Cluster, wanted: list[PoolDemand]
 ) -> None:
     found = outcome(of, wanted)
     if isinstance(found, str):
@@ -336,7 +334,7 @@ def test_every_pool_has_its_count_of_one_class_each_device_once_and_each_group_i
 
 
 @given(any_cluster(), any_wanted())
-def test_the_same_is_placed_the_same_whatever_machines_are_called(of: Cluster, wanted: list[PoolRequest]) -> None:
+def test_the_same_is_placed_the_same_whatever_machines_are_called(of: Cluster, wanted: list[PoolDemand]) -> None:
     called = {node.name: f"m{i * 7 % 13}-{i}" for i, node in enumerate(of.nodes)}
     other = Cluster(nodes=tuple(node.model_copy(update={"name": called[node.name]}) for node in of.nodes))
     found, again, renamed = outcome(of, wanted), outcome(of, wanted), outcome(other, wanted)
@@ -351,7 +349,7 @@ def test_the_same_is_placed_the_same_whatever_machines_are_called(of: Cluster, w
 
 @given(st.data(), st.integers(1, 6), st.sampled_from([2, 4, 8]), any_wanted())
 def test_equal_machines_in_another_order_give_pools_of_the_same_shape(
-    data: st.DataObject, machines: int, devices: int, wanted: list[PoolRequest]
+    data: st.DataObject, machines: int, devices: int, wanted: list[PoolDemand]
 ) -> None:
     letters = data.draw(st.text("ab", min_size=machines, max_size=machines))
     of = on_leaves(f"{machines}x{devices}xh100", letters)
@@ -369,12 +367,12 @@ def test_powers_of_two_that_are_no_more_than_there_is_always_have_room(
 ) -> None:
     of = cluster(f"{machines}x{machine}")
     (found,) = classes(of)
-    left, wanted = found.count, list[PoolRequest]()
+    left, wanted = found.count, list[PoolDemand]()
     while left and len(wanted) < 6:
         tensor = 2 ** data.draw(st.integers(0, min(3, left.bit_length() - 1)))
         tensor = min(tensor, 2 ** (min(found.reach, found.count).bit_length() - 1))
         devices = tensor * data.draw(st.integers(1, left // tensor))
-        wanted.append(PoolRequest(f"p{len(wanted)}", devices, tensor=tensor))
+        wanted.append(PoolDemand(f"p{len(wanted)}", devices, tensor=tensor))
         left -= devices
     assert [len(pool.devices) for pool in realise(of, wanted)] == [each.devices for each in wanted]
 
@@ -383,6 +381,6 @@ def test_powers_of_two_that_are_no_more_than_there_is_always_have_room(
 def test_pools_of_whole_machines_get_whole_machines(machines: list[int]) -> None:
     of = cluster(f"{sum(machines)}x8xh100")
     for pool, count in zip(
-        realise(of, [PoolRequest(f"p{i}", 8 * n) for i, n in enumerate(machines)]), machines, strict=True
+        realise(of, [PoolDemand(f"p{i}", 8 * n) for i, n in enumerate(machines)]), machines, strict=True
     ):
         assert shape_of(pool) == [8] * count

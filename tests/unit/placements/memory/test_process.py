@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from flowgraph.analysis.roles import Role
 from flowgraph.cluster.plan import Layout, RoleSettings
 from flowgraph.engines.forward_pass.forward import forward_stats
-from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.forward_pass.packing_probe import choose_packing
 from flowgraph.language.handle import ResponseRows
 from flowgraph.models.sizes import ModelShape, shape_of
 from placements.hardware.topology import classes
@@ -36,7 +36,7 @@ from placements.search.search import find
 from placements.step.role_costs import DeviceGroup, footprint
 from placements.workload.lengths import LengthDistribution
 from placements.workload.node_workload import NodeWorkload
-from tests.unit.placements.small_settings import cluster_of, setting_of
+from tests.unit.placements.small_problems import cluster_of, problem_of
 
 MIB, GIB = 2**20, 2**30
 SHAPE = ModelShape(
@@ -360,7 +360,7 @@ def test_activations_are_the_tensors_that_autograd_saves(
 ) -> None:
     """Contexts of 21 tokens, of which the last is read with the response, and so a forecast reads one more."""
     contexts = [[5 + row] * (21 - row % 2) for row in range(rows)]
-    assert choose(llama) is not None
+    assert choose_packing(llama) is not None
     weights = {parameter.untyped_storage().data_ptr() for parameter in llama.parameters()}
     saved: dict[int, torch.Tensor] = {}
 
@@ -389,7 +389,7 @@ def test_keys_and_values_are_what_the_cache_holds(llama: Any) -> None:
 # ------------------------------------------------------------------------------------------- roles of a process
 
 
-def seat_on(cluster: str) -> DeviceGroup:
+def group_on(cluster: str) -> DeviceGroup:
     """Return all devices of a cluster."""
     (of,) = classes(cluster_of(cluster))
     links = of.links(of.count)
@@ -399,17 +399,17 @@ def seat_on(cluster: str) -> DeviceGroup:
 
 @pytest.mark.parametrize(("cluster", "beside"), [("1xcpu-8GiB", 0), ("4xcpu-8GiB", 40 + 640 / 4)])
 def test_a_process_has_its_share_of_ray_where_there_are_several_devices(cluster: str, beside: float) -> None:
-    setting, seat = setting_of("grpo", cluster), seat_on(cluster)
-    role = next(each for each in setting.roles if each.use == "infer")
-    found = footprint(setting, role, seat, "local", Layout(data=seat.devices), RoleSettings())
+    problem, group = problem_of("grpo", cluster), group_on(cluster)
+    role = next(each for each in problem.roles if each.use == "infer")
+    found = footprint(problem, role, group, "local", Layout(data=group.devices), RoleSettings())
     assert found.resident["context"] == (504 + beside) * MIB
 
 
 def test_a_server_on_a_cpu_has_weights_a_cache_of_16384_tokens_and_a_process_of_its_own() -> None:
-    setting, seat = setting_of("grpo", "2xcpu-64GiB"), seat_on("2xcpu-64GiB")
-    role = next(each for each in setting.roles if each.use == "sample")
-    shape = setting.shape(role)
-    found = footprint(setting, role, seat, "sglang", Layout(data=2), RoleSettings())
+    problem, group = problem_of("grpo", "2xcpu-64GiB"), group_on("2xcpu-64GiB")
+    role = next(each for each in problem.roles if each.use == "sample")
+    shape = problem.shape(role)
+    found = footprint(problem, role, group, "sglang", Layout(data=2), RoleSettings())
     assert found.resident == found.asleep == {
         "weights": 4 * shape.parameters,
         "kv_cache": 16384 * 4 * 2 * shape.layers * shape.kv_heads * shape.head_dim,
@@ -421,7 +421,7 @@ def test_a_server_on_a_cpu_has_weights_a_cache_of_16384_tokens_and_a_process_of_
 @pytest.mark.parametrize(("base", "copies"), [("tiny", 0), ("other", 1)])
 def test_a_reference_that_is_the_base_of_the_adapters_beside_it_takes_no_copy(base: str, copies: int) -> None:
     adapted = replace(SHAPE, parameters=110, adapters=10, base="tiny")
-    setting = replace(setting_of("grpo", "1xcpu-8GiB"), shapes={"policy": adapted, "ref": replace(SHAPE, base=base)})
-    memory = {each.role: each.memory for each in find(setting).best.plan().placed}
+    problem = replace(problem_of("grpo", "1xcpu-8GiB"), shapes={"policy": adapted, "ref": replace(SHAPE, base=base)})
+    memory = {each.role: each.memory for each in find(problem).best.plan().placed}
     assert memory["ref.infer"].get("weights", 0) == copies * 400
     assert sum(parts.get("weights", 0) for parts in memory.values()) == (1 + copies) * 400

@@ -1,4 +1,4 @@
-"""What a search played, as dots and as strips: the front is one, and strips fit the cluster."""
+"""What a search simulated, as dots and as strips: the front is one, and strips fit the cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from placements.report.charts import candidates, comparison_chart, fullest_bytes, on_front, plan_parts, search_chart
 from placements.search.named_placements import VARIANTS
-from tests.unit.placements.small_settings import Of, called, found_of, lagging
+from tests.unit.placements.small_problems import Of, called, found_of, lagging
 
 EVERY = pytest.mark.parametrize("of", ["ppo", "grpo", "gpg", lagging], ids=called)
 
@@ -15,10 +15,10 @@ EVERY = pytest.mark.parametrize("of", ["ppo", "grpo", "gpg", lagging], ids=calle
 def test_a_dot_for_each_plan_that_was_played_and_the_best_first(of: Of) -> None:
     found = found_of(of, "2x8xh100")
     picture = search_chart(found)
-    played = candidates(found)
-    assert played[: len(found.ranked)] == list(found.ranked)
-    assert {each.blocks for _, each in found.named if each} <= {each.blocks for each in played}
-    assert [dot.seconds for dot in picture.dots] == [each.step_s for each in played]
+    simulated = candidates(found)
+    assert simulated[: len(found.ranked)] == list(found.ranked)
+    assert {each.blocks for _, each in found.named if each} <= {each.blocks for each in simulated}
+    assert [dot.seconds for dot in picture.dots] == [each.step_s for each in simulated]
     assert [dot.mark for dot in picture.dots].count("best") == 1 and picture.dots[0].mark == "best"
 
 
@@ -48,7 +48,7 @@ def test_a_strip_for_each_named_placement_within_the_cluster(of: Of) -> None:
     assert [strip.chosen for strip in picture.strips] == [True] + [False] * (len(picture.strips) - 1)
     assert picture.devices == 16
     assert all(sum(part.devices for part in strip.parts) <= 16 for strip in picture.strips)
-    roles = {role.name for role in found.setting.roles}
+    roles = {role.name for role in found.problem.roles}
     for strip in picture.strips:
         told = [role.split(" ")[0] for part in strip.parts for role in part.roles]
         assert (set(told) == roles and len(told) == len(roles)) or strip.seconds is None
@@ -87,4 +87,4 @@ def test_a_plan_that_no_search_played_says_only_how_far_it_is_from_the_best() ->
         }
     )
     first, second, *_ = comparison_chart(found, plan=own).strips
-    assert (first.label, first.why, second.label) == ("this plan", "+100.0% beside the best", "the best found")
+    assert (first.label, first.why, second.label) == ("this plan", "+100.0% compared with the best", "the best found")

@@ -6,7 +6,7 @@ from flowgraph.cluster.calibration import Calibration, Scale
 from flowgraph.cluster.cluster import Device
 from flowgraph.cluster.plan import Plan, PlanAssumptions
 from placements.report.published_errors import PHASES, UNKNOWN, error_lines, published_errors, step_error
-from tests.unit.placements.small_settings import found_of
+from tests.unit.placements.small_problems import found_of
 
 
 def plan_on(cluster: str) -> Plan:

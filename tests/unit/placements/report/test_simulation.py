@@ -12,8 +12,8 @@ from flowgraph.diagrams.model.charts import Lane, Lanes
 from placements.report.simulation import Simulation, simulate
 from placements.step.idle_time import OVER
 from placements.step.schedule import Schedule, ScheduledTask, TaskWait
-from placements.step.timeline import play
-from tests.unit.placements.small_settings import found_of
+from placements.step.timeline import timeline_of
+from tests.unit.placements.small_problems import found_of
 
 
 def is_whole(lane: Lane, end_s: float) -> bool:
@@ -49,13 +49,13 @@ def test_each_lane_of_any_schedule_is_busy_or_idle_at_all_times(
         ScheduledTask(f"t{i}", "update", at, float(s)) for i, (s, at) in enumerate(zip(seconds, pools, strict=True))
     )
     waits = tuple(TaskWait(one.name, other.name) for one, other in pairwise(tasks))
-    picture = Simulation(play(Schedule(tasks, waits), steps=steps)).chart("")
+    picture = Simulation(timeline_of(Schedule(tasks, waits), steps=steps)).chart("")
     assert all(is_whole(lane, picture.end_s) for lane in picture.lanes if picture.end_s)
 
 
 def test_bars_and_bubbles_say_what_they_are() -> None:
     tasks = ScheduledTask("draw", "generate", ("a",), 2.0), ScheduledTask("learn", "update", ("b",), 1.0)
-    picture = Simulation(play(Schedule(tasks, (TaskWait("draw", "learn"),)))).chart("two pools")
+    picture = Simulation(timeline_of(Schedule(tasks, (TaskWait("draw", "learn"),)))).chart("two pools")
     a, b = picture.lanes
     assert [(bar.label, bar.kind) for bar in a.bars] == [("draw", "generate"), (OVER, "idle")]
     assert [(bar.label, bar.kind) for bar in b.bars] == [("waits for draw", "idle"), ("learn", "update")]
@@ -63,5 +63,5 @@ def test_bars_and_bubbles_say_what_they_are() -> None:
     assert b.bars[0].about == "b is idle for 2 s, 66.7% of the time: waits for draw."
     assert picture.about == (
         "1 step in 3 s. a is busy 67% of the time and b is busy 33% of the time. "
-        "The longest idle time is of b: 2 s, waits for draw."
+        "The longest idle time is that of b: 2 s, waits for draw."
     )

@@ -16,7 +16,7 @@ from placements.search.pool_options import PoolOptions
 from placements.search.search import solved
 from tests.flows.ppo_shaped import ppo_shaped
 from tests.looped import looped
-from tests.unit.placements.small_settings import Of, called, found_of, graph_of, lagging, setting_of
+from tests.unit.placements.small_problems import Of, called, found_of, graph_of, lagging, problem_of
 
 HYBRID = variant("hybrid").parts_of(graph_of(ppo_shaped))
 CLUSTER = "1x8xh100"
@@ -24,17 +24,17 @@ CLUSTER = "1x8xh100"
 
 def test_a_role_moves_to_each_other_pool_and_to_one_of_its_own() -> None:
     """Draw: train, sample, critic, ref | judge. The critic can go to the judge, or alone; the judge to the rest."""
-    setting = setting_of(ppo_shaped, CLUSTER)
-    assert [each.neighbours for each in alternative_pools(setting, HYBRID, "critic.train")] == [("judge.infer",), ()]
+    problem = problem_of(ppo_shaped, CLUSTER)
+    assert [each.neighbours for each in alternative_pools(problem, HYBRID, "critic.train")] == [("judge.infer",), ()]
     rest = ("policy.train", "policy.sample", "critic.train", "ref.infer")
-    assert [each.neighbours for each in alternative_pools(setting, HYBRID, "judge.infer")] == [rest]
+    assert [each.neighbours for each in alternative_pools(problem, HYBRID, "judge.infer")] == [rest]
 
 
 @looped("role", ["policy.train", "policy.sample", "critic.train", "ref.infer", "judge.infer"])
 @looped("name", ["hybrid", "split", "standalone"])
 def test_a_move_changes_the_pool_of_one_role_only(role: str, name: str) -> None:
-    setting, before = setting_of(ppo_shaped, CLUSTER), variant(name).parts_of(graph_of(ppo_shaped))
-    for each in alternative_pools(setting, before, role):
+    problem, before = problem_of(ppo_shaped, CLUSTER), variant(name).parts_of(graph_of(ppo_shaped))
+    for each in alternative_pools(problem, before, role):
         assert each.ranked is not None
         after = {frozenset(part) for part in each.ranked.parts()}
         assert frozenset({*each.neighbours, role}) in after
@@ -46,21 +46,21 @@ def test_a_move_changes_the_pool_of_one_role_only(role: str, name: str) -> None:
 @pytest.mark.parametrize("of", ["ppo", "grpo", lagging], ids=called)
 def test_no_move_from_the_best_plan_is_better_by_the_searchs_figure(of: Of) -> None:
     """The best of all partitions is better than each that differs in one role."""
-    setting, found = setting_of(of, "2x8xh100"), found_of(of, "2x8xh100")
-    best = next(each for each in found.ranked if each.bound == found.answer.value)
-    for role in setting.roles:
-        for each in alternative_pools(setting, best.parts(), role.name):
+    problem, found = problem_of(of, "2x8xh100"), found_of(of, "2x8xh100")
+    best = next(each for each in found.ranked if each.bound == found.solution.value)
+    for role in problem.roles:
+        for each in alternative_pools(problem, best.parts(), role.name):
             assert each.ranked is None or each.ranked.bound >= best.bound * (1 - 1e-9)
 
 
 def test_a_move_that_fits_nowhere_is_told() -> None:
     """Each of five roles alone on four devices is one pool too many."""
-    setting, before = setting_of(ppo_shaped, "1x4xh100"), variant("split").parts_of(graph_of(ppo_shaped))
-    here = solved(setting, PoolOptions(setting), before)
+    problem, before = problem_of(ppo_shaped, "1x4xh100"), variant("split").parts_of(graph_of(ppo_shaped))
+    here = solved(problem, PoolOptions(problem), before)
     assert here is not None
     found = list(
         alternative_pools(
-            setting,
+            problem,
             (("policy.train",), ("policy.sample",), ("ref.infer", "judge.infer"), ("critic.train",)),
             "judge.infer",
         )
@@ -73,29 +73,29 @@ def test_a_move_that_fits_nowhere_is_told() -> None:
 
 
 def test_moves_are_told_best_first_with_what_takes_longer() -> None:
-    setting = setting_of("grpo", CLUSTER, model="Qwen/Qwen3-8B")
-    before = variant("colocated").parts_of(setting.graph)
-    here = solved(setting, PoolOptions(setting), before)
+    problem = problem_of("grpo", CLUSTER, model="Qwen/Qwen3-8B")
+    before = variant("colocated").parts_of(problem.graph)
+    here = solved(problem, PoolOptions(problem), before)
     assert here is not None
-    found = list(alternative_pools(setting, before, "policy.sample"))
+    found = list(alternative_pools(problem, before, "policy.sample"))
     (line,) = alternatives_text("policy.sample", before[0], here, found).splitlines()[1:]
     assert line.split()[0] == "alone"
     assert "%" in line and "policy.update +" in line
 
 
 def test_a_role_alone_says_so() -> None:
-    setting = setting_of("grpo", CLUSTER)
-    before = variant("standalone").parts_of(setting.graph)
-    here = solved(setting, PoolOptions(setting), before)
+    problem = problem_of("grpo", CLUSTER)
+    before = variant("standalone").parts_of(problem.graph)
+    here = solved(problem, PoolOptions(problem), before)
     assert here is not None
-    text = alternatives_text("ref.infer", ("ref.infer",), here, list(alternative_pools(setting, before, "ref.infer")))
+    text = alternatives_text("ref.infer", ("ref.infer",), here, list(alternative_pools(problem, before, "ref.infer")))
     assert text.startswith("ref.infer has a pool of its own: ")
 
 
 def test_a_plan_that_is_not_its_pools_fastest_says_so() -> None:
     """A plan from a file may have other sizes than the search would choose for its pools."""
-    setting, before = setting_of("grpo", CLUSTER), variant("split").parts_of(graph_of("grpo"))
-    best = solved(setting, PoolOptions(setting), before)
+    problem, before = problem_of("grpo", CLUSTER), variant("split").parts_of(graph_of("grpo"))
+    best = solved(problem, PoolOptions(problem), before)
     assert best is not None
     assert fastest_text(best, best) == fastest_text(best, None) == ""
     slow = CurrentPlan(best.step, 2 * best.step_s, 4)
@@ -103,7 +103,7 @@ def test_a_plan_that_is_not_its_pools_fastest_says_so() -> None:
     assert text.startswith(f"a step of this plan takes {show_s(slow.step_s)}; the same pools at their fastest ")
     assert text.endswith(f"{show_s(best.step_s)}, -50.0%, on 8 devices")
     moved = alternatives_text(
-        "policy.sample", ("policy.sample",), slow, list(alternative_pools(setting, before, "policy.sample"))
+        "policy.sample", ("policy.sample",), slow, list(alternative_pools(problem, before, "policy.sample"))
     )
     assert "better than this plan, on 8 devices" in moved
 
@@ -120,17 +120,17 @@ def with_way(plan: Plan, role: str, **parts: Any) -> Plan:
 
 
 def test_each_tensor_degree_is_told_at_its_fastest_that_fits_and_the_plans_own_way_is_marked() -> None:
-    setting = replace(setting_of("grpo", CLUSTER, model="Qwen/Qwen3-8B"), modelled=True)
+    problem = replace(problem_of("grpo", CLUSTER, model="Qwen/Qwen3-8B"), modelled=True)
     plan = found_of("grpo", CLUSTER, model="Qwen/Qwen3-8B")
     own = way_of(plan.best.plan(), "policy.train")
-    found = alternative_layouts(setting, plan.best.plan(), "policy.train")
+    found = alternative_layouts(problem, plan.best.plan(), "policy.train")
     assert {1, 2, 4} <= {each.layout.tensor for each in found}
     assert [each.seconds for each in found] == sorted(each.seconds for each in found)
     assert [(each.layout, each.running) for each in found if each.current] == [(own.layout, own.running)]
     assert all(each.fits for each in found), "on eight devices an 8B model does in each degree"
     text = layouts_text("policy.train", found, 8)
     assert text.splitlines()[0] == (
-        "policy.train on its 8 devices: as it is (→), and each layout at its fastest that fits"
+        "policy.train on its 8 devices: the current layout (→), and the fastest that fits of each layout"
     )
     assert len([line for line in text.splitlines() if "→ " in line]) == 1
     assert max(map(len, text.splitlines())) <= 100
@@ -139,21 +139,21 @@ def test_each_tensor_degree_is_told_at_its_fastest_that_fits_and_the_plans_own_w
 
 def test_a_way_that_no_search_would_choose_is_told_if_it_is_the_plans_own() -> None:
     """An 8B model that is trained from host memory on devices that have room for it."""
-    setting = setting_of("grpo", CLUSTER, model="Qwen/Qwen3-8B")
+    problem = problem_of("grpo", CLUSTER, model="Qwen/Qwen3-8B")
     plan = found_of("grpo", CLUSTER, model="Qwen/Qwen3-8B").best.plan()
     running = way_of(plan, "policy.train").running.model_copy(update={"offload": ("optimizer",), "sleeps": False})
     slow = with_way(plan, "policy.train", running=running)
-    (own,) = (each for each in alternative_layouts(setting, slow, "policy.train") if each.current)
+    (own,) = (each for each in alternative_layouts(problem, slow, "policy.train") if each.current)
     assert own.running == running
-    assert own.seconds > min(each.seconds for each in alternative_layouts(setting, slow, "policy.train"))
+    assert own.seconds > min(each.seconds for each in alternative_layouts(problem, slow, "policy.train"))
 
 
 def test_a_way_that_overfills_its_devices_says_so() -> None:
     """Two devices hold neither the states of an 8B model whole nor, at any speed, half of them beside the rest."""
-    setting = setting_of("grpo", "1x2xh100", model="Qwen/Qwen3-8B")
+    problem = problem_of("grpo", "1x2xh100", model="Qwen/Qwen3-8B")
     plan = found_of("grpo", "1x2xh100", model="Qwen/Qwen3-8B").best.plan()
     whole = with_way(plan, "policy.train", layout=Layout(data=2), running=RoleSettings(precision="bfloat16"))
-    found = alternative_layouts(setting, whole, "policy.train")
+    found = alternative_layouts(problem, whole, "policy.train")
     (own,) = (each for each in found if each.current)
     assert not own.fits and own.peak_bytes > 80e9
     assert all(each.fits for each in found if not each.current)
@@ -184,8 +184,8 @@ def test_plans_that_have_no_room_beside_each_other_stand_below_each_other() -> N
 
 @looped("name", [each.name for each in VARIANTS])
 def test_the_parts_of_a_plan_are_those_it_was_made_of(name: str) -> None:
-    setting, asked = setting_of(ppo_shaped, CLUSTER), variant(name).parts_of(graph_of(ppo_shaped))
-    found = solved(setting, PoolOptions(setting), asked)
+    problem, asked = problem_of(ppo_shaped, CLUSTER), variant(name).parts_of(graph_of(ppo_shaped))
+    found = solved(problem, PoolOptions(problem), asked)
     assert found is not None
     assert {frozenset(part) for part in parts_of(found.plan())} == {frozenset(part) for part in asked}
 

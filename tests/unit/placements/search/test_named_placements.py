@@ -37,7 +37,7 @@ from tests.examples.flows.moving_reference import with_average
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
 from tests.looped import looped
-from tests.unit.placements.small_settings import SHIPPED, Of, graph_of
+from tests.unit.placements.small_problems import SHIPPED, Of, graph_of
 
 OWN = (learn_from, with_average, two_agents, ppo_shaped)
 FLOWS = [*SHIPPED, *OWN]

@@ -9,7 +9,7 @@ from math import fsum
 import pytest
 
 from flowgraph.analysis.placed_graph import check_plan
-from flowgraph.checks.placed import unsupported
+from flowgraph.checks.placed import unsupported_parts
 from flowgraph.cluster.plan import Plan
 from placements.hardware.device_profiles import domains
 from placements.memory.footprint import FITS_SHARE
@@ -18,12 +18,12 @@ from placements.search.plan_builder import RankedPlan, forecast_again
 from placements.search.pool_options import PoolOptions, pool_option_of
 from placements.search.search import solved
 from placements.step.step_forecast import schedule_of
-from placements.step.timeline import play
+from placements.step.timeline import timeline_of
 from placements.time.host_work import host_work_of
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
 from tests.looped import looped
-from tests.unit.placements.small_settings import SHIPPED, Of, called, found_of, graph_of, lagging, prompt, setting_of
+from tests.unit.placements.small_problems import SHIPPED, Of, called, found_of, graph_of, lagging, problem_of, prompt
 
 CLUSTER = "2x8xh100"
 LARGE = {"model": "Qwen/Qwen3-8B", "prompts": 512, "response": "mean=2k,max=8k"}
@@ -33,8 +33,8 @@ Case = tuple[Of, str]
 @cache
 def placed(of: Of, parts: Parts, cluster: str = CLUSTER) -> RankedPlan:
     """Return the best plan of these parts."""
-    setting = setting_of(of, cluster)
-    found = solved(setting, PoolOptions(setting), parts)
+    problem = problem_of(of, cluster)
+    found = solved(problem, PoolOptions(problem), parts)
     assert found is not None
     return found
 
@@ -72,7 +72,7 @@ def test_a_plan_is_for_its_graph_and_survives_json(case: Case) -> None:
     plan = ranked_of(case).plan()
     check_plan(plan, graph_of(case[0]))
     assert Plan.from_json(plan.to_json()) == plan
-    assert unsupported(plan) == []
+    assert unsupported_parts(plan) == []
 
 
 @EVERY
@@ -99,8 +99,8 @@ def test_each_tensor_group_lies_in_one_domain(case: Case) -> None:
 @EVERY
 def test_the_period_is_what_the_player_comes_to(case: Case) -> None:
     step = ranked_of(case).step
-    played = play(schedule_of(step.tasks, step.waits), steps=24)
-    assert step.period_s == pytest.approx(played.period_s)
+    simulated = timeline_of(schedule_of(step.tasks, step.waits), steps=24)
+    assert step.period_s == pytest.approx(simulated.period_s)
 
 
 @EVERY
@@ -120,25 +120,25 @@ def test_no_pool_holds_more_than_may_be_filled_nor_than_the_search_counted(case:
 def test_each_role_has_a_peak_in_each_phase_that_it_works_in(case: Case) -> None:
     ranked = ranked_of(case)
     told = {(peak.phase, peak.role) for each in ranked.plan().forecast for peak in each.peaks}
-    assert told >= {(load.phase, load.role.name) for load in ranked.setting.loads}
+    assert told >= {(load.phase, load.role.name) for load in ranked.problem.loads}
 
 
 @EVERY
 def test_tasks_take_what_the_search_counted_on_each_pool_in_each_stage(case: Case) -> None:
     """What sleeps and wakes is a task by itself, and sharing a pool does not slow what is moved."""
     ranked = ranked_of(case)
-    setting, stage_of = ranked.setting, {load.node: load.stage for load in ranked.setting.loads}
+    problem, stage_of = ranked.problem, {load.node: load.stage for load in ranked.problem.loads}
     tasks = [each for each in ranked.step.tasks if each.name in stage_of and each.kind != "host"]
     for number, (block, option) in enumerate(ranked.blocks):
         pool, pooled = "all" if len(ranked.blocks) == 1 else f"pool{number}", pool_option_of(option)
-        shared = any(setting.roles[place].use == "sample" for place in block)
+        shared = any(problem.roles[place].use == "sample" for place in block)
         counted = list(pooled.stages_s[:-1])
         for place, chosen in zip(sorted(block), pooled.roles, strict=True):
-            role = setting.roles[place]
-            slowed = setting.host.slowed_share if shared and role.use == "train" else 1.0
-            last = setting.loads_of(role)[-1].stage
+            role = problem.roles[place]
+            slowed = problem.host.slowed_share if shared and role.use == "train" else 1.0
+            last = problem.loads_of(role)[-1].stage
             counted[last] -= chosen.moved_s * (slowed if chosen.running.sleeps else slowed - 1)
-        for stage in range(setting.stages):
+        for stage in range(problem.stages):
             own = [t.seconds or 0.0 for t in tasks if t.pools == (pool,) and stage_of[t.name] == stage]
             assert fsum(own) == pytest.approx(counted[stage])
 
@@ -146,11 +146,11 @@ def test_tasks_take_what_the_search_counted_on_each_pool_in_each_stage(case: Cas
 @looped("name", SHIPPED)
 def test_on_one_pool_a_step_is_no_less_than_the_sum_of_its_tasks_on_the_pool(name: str) -> None:
     """Only what the host does may go on beside the models; between steps the driver takes a share of a step more."""
-    setting = setting_of(name, CLUSTER)
-    step = placed(name, (tuple(role.name for role in setting.roles),)).step
+    problem = problem_of(name, CLUSTER)
+    step = placed(name, (tuple(role.name for role in problem.roles),)).step
     assert step.period_s is not None
     own_s, all_s = (
-        (1 + setting.host.driver_share) * fsum(each.seconds or 0.0 for each in step.tasks if of_pool <= {*each.pools})
+        (1 + problem.host.driver_share) * fsum(each.seconds or 0.0 for each in step.tasks if of_pool <= {*each.pools})
         for of_pool in ({"all"}, set[str]())
     )
     assert own_s * (1 - 1e-9) <= step.period_s <= all_s * (1 + 1e-9)
@@ -161,7 +161,7 @@ def test_host_work_is_beside_the_models_and_in_the_way_of_a_step() -> None:
     """Draw: read prompts → generate → score and advantages on the host, ref.logprobs on the pool → update."""
     ranked = placed("grpo", ALL)
     seconds = {each.name: each.seconds or 0.0 for each in ranked.step.tasks}
-    host, work = ranked.setting.host, host_work_of(ranked.setting)
+    host, work = ranked.problem.host, host_work_of(ranked.problem)
     nodes = [work.node_seconds(name, host).total_s or 0.0 for name in ("score", "group_normalize")]
     assert seconds["score, group_normalize"] == pytest.approx(host.call_s + fsum(nodes))
     assert seconds["read prompts"] == host.call_s
@@ -174,8 +174,8 @@ SPLIT = (("policy.train", "ref.infer"), ("policy.sample",))
 
 def period_s(of: Of, parts: Parts, staleness: int | None = None) -> float:
     """Return the seconds from one step of an 8B model to the next."""
-    setting = replace(setting_of(of, CLUSTER, **LARGE), staleness=staleness)
-    found = solved(setting, PoolOptions(setting), parts)
+    problem = replace(problem_of(of, CLUSTER, **LARGE), staleness=staleness)
+    found = solved(problem, PoolOptions(problem), parts)
     assert found is not None
     return found.step_s
 
@@ -195,8 +195,8 @@ def test_a_staleness_of_one_shortens_the_step_of_split_pools_and_of_one_by_host_
 
 @pytest.mark.parametrize(("changed", "lag"), [({}, 0), ({"staleness": 1}, 1), ({"sync_lag": 1}, 1)], ids=str)
 def test_what_lags_says_so_in_the_plan(changed: dict[str, int], lag: int) -> None:
-    setting = replace(setting_of(lagging, CLUSTER), **changed)
-    found = solved(setting, PoolOptions(setting), SPLIT)
+    problem = replace(problem_of(lagging, CLUSTER), **changed)
+    found = solved(problem, PoolOptions(problem), SPLIT)
     assert found is not None
     lags = {each.role: each.lag for each in found.plan().placed}
     assert lags == {"policy.train": 0, "policy.sample": lag, "ref.infer": 0}
@@ -236,10 +236,10 @@ def test_pools_are_named_as_their_roles_are_pinned() -> None:
 def test_a_plan_is_forecast_again_as_it_was_and_keeps_what_is_no_forecast(name: str) -> None:
     ranked = ranked_of(("grpo", name))
     plan = ranked.plan()
-    assert forecast_again(ranked.setting, plan) == plan
+    assert forecast_again(ranked.problem, plan) == plan
     (node, *_), swapped = plan.cluster.nodes, tuple(reversed(plan.pools))
     moved = plan.model_copy(update={"pools": swapped, "step": None, "forecast": ()})
-    again = forecast_again(ranked.setting, moved)
+    again = forecast_again(ranked.problem, moved)
     assert again.pools == swapped and again.step == plan.step
     assert set(again.forecast) == set(plan.forecast) and node == again.cluster.nodes[0]
 

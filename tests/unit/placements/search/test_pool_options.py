@@ -36,17 +36,17 @@ from placements.time.transitions import tensors
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 from tests.looped import looped
-from tests.unit.placements.small_settings import cluster_of, graph_of, seat_of, setting_of, shapes_of
+from tests.unit.placements.small_problems import cluster_of, graph_of, group_of, problem_of, shapes_of
 
 
-def place_of(setting: PlanningProblem, name: str) -> int:
-    """Return the place of a role among the setting's roles."""
-    return next(place for place, role in enumerate(setting.roles) if role.name == name)
+def place_of(problem: PlanningProblem, name: str) -> int:
+    """Return the place of a role among the problem's roles."""
+    return next(place for place, role in enumerate(problem.roles) if role.name == name)
 
 
-def block_of(setting: PlanningProblem, *names: str) -> frozenset[int]:
+def block_of(problem: PlanningProblem, *names: str) -> frozenset[int]:
     """Return roles as a block."""
-    return frozenset(place_of(setting, name) for name in names)
+    return frozenset(place_of(problem, name) for name in names)
 
 
 CHOICES = st.lists(
@@ -143,37 +143,37 @@ def test_a_sitting_is_the_sum_of_its_choices_and_fits(roles: tuple[int, ...]) ->
 
     A sync is on the pool that trains, the one that draws, or both.
     """
-    setting, seat = setting_of("ppo"), seat_of("1x8xh100", 8)
-    draws = any(setting.roles[place].use == "sample" for place in roles)
-    names = {setting.roles[place].name for place in roles}
-    sync = sync_s(setting, seat, "policy.train" in names, "policy.sample" in names, "policy.sample")
-    found = PoolOptions(setting).pool_options(frozenset(roles), seat)
+    problem, group = problem_of("ppo"), group_of("1x8xh100", 8)
+    draws = any(problem.roles[place].use == "sample" for place in roles)
+    names = {problem.roles[place].name for place in roles}
+    sync = sync_s(problem, group, "policy.train" in names, "policy.sample" in names, "policy.sample")
+    found = PoolOptions(problem).pool_options(frozenset(roles), group)
     assert found
     for each in found:
         assert len(each.roles) == len(roles)
         slowed = [
-            host_constants().slowed_share if draws and setting.roles[place].use == "train" else 1.0 for place in roles
+            host_constants().slowed_share if draws and problem.roles[place].use == "train" else 1.0 for place in roles
         ]
-        for stage in range(setting.stages + 1):
+        for stage in range(problem.stages + 1):
             told = fsum(
                 share * one.stages_s[stage] - (share - 1) * one.moved_s * (stage == one.last_stage)
                 for share, one in zip(slowed, each.roles, strict=True)
             )
             last_s = sync + fsum(one.ready_s for one in each.roles)
-            assert each.stages_s[stage] == pytest.approx(told + (last_s if stage == setting.stages else 0.0))
-        assert fits(each.peak_bytes, seat.of.memory_bytes)
-        assert each.host_bytes * seat.of.node_devices <= seat.of.host_memory_bytes
+            assert each.stages_s[stage] == pytest.approx(told + (last_s if stage == problem.stages else 0.0))
+        assert fits(each.peak_bytes, group.of.memory_bytes)
+        assert each.host_bytes * group.of.node_devices <= group.of.host_memory_bytes
 
 
 @looped("roles", [block for block in BLOCKS if len(block) > 1])
 @looped("devices", [1, 8])
 def test_a_role_more_never_makes_a_pool_faster(roles: tuple[int, ...], devices: int) -> None:
     """Syncs aside, which are shorter where one pool both trains and draws."""
-    setting, seat = setting_of("ppo"), seat_of("1x8xh100", devices)
-    blocks = PoolOptions(setting)
+    problem, group = problem_of("ppo"), group_of("1x8xh100", devices)
+    blocks = PoolOptions(problem)
 
     def fastest(block: frozenset[int]) -> float:
-        return min((sum(each.stages_s[:-1]) for each in blocks.pool_options(block, seat)), default=float("inf"))
+        return min((sum(each.stages_s[:-1]) for each in blocks.pool_options(block, group)), default=float("inf"))
 
     for gone in roles:
         assert fastest(frozenset(roles)) >= fastest(frozenset(roles) - {gone})
@@ -181,8 +181,8 @@ def test_a_role_more_never_makes_a_pool_faster(roles: tuple[int, ...], devices: 
 
 @looped("roles", BLOCKS)
 def test_no_sitting_that_is_offered_is_slower_in_every_stage_than_another(roles: tuple[int, ...]) -> None:
-    setting = setting_of("ppo")
-    told = [each.stages_s for each in PoolOptions(setting).pool_options(frozenset(roles), seat_of("1x8xh100", 8))]
+    problem = problem_of("ppo")
+    told = [each.stages_s for each in PoolOptions(problem).pool_options(frozenset(roles), group_of("1x8xh100", 8))]
     for place, one in enumerate(told):
         for other in told[place + 1 :]:
             assert any(a < b for a, b in zip(one, other, strict=True))
@@ -195,9 +195,9 @@ def test_options_name_the_devices_of_one_class_the_price_and_what_they_are_made_
     priced = cluster.model_copy(
         update={"nodes": tuple(each.model_copy(update={"price_per_hour": 36.0}) for each in cluster.nodes)}
     )
-    setting = replace(setting_of("grpo"), cluster=priced)
-    blocks = PoolOptions(setting)
-    found = blocks.options(block_of(setting, "policy.train", "ref.infer"))
+    problem = replace(problem_of("grpo"), cluster=priced)
+    blocks = PoolOptions(problem)
+    found = blocks.options(block_of(problem, "policy.train", "ref.infer"))
     assert {each.devices for each in found} == {
         (1, 0), (2, 0), (4, 0), (8, 0), (0, 1), (0, 2), (0, 4), (0, 8), (0, 16),
     }  # fmt: skip
@@ -205,9 +205,9 @@ def test_options_name_the_devices_of_one_class_the_price_and_what_they_are_made_
         pooled = pool_option_of(each)
         assert pooled.group.devices == sum(each.devices)
         assert pooled.group.of.model.startswith("h100" if each.devices[0] else "a100")
-        assert len(each.stages_s) == blocks.barriers.spans
+        assert len(each.spans_s) == blocks.barriers.spans
         most_s = sum(pooled.stages_s) + sum(blocks.barriers.host_s)
-        assert 0 < sum(each.stages_s) <= blocks.barriers.share * most_s
+        assert 0 < sum(each.spans_s) <= blocks.barriers.share * most_s
         assert each.cost == pytest.approx(sum(each.devices) * 36 / 8 / 3600)
 
 
@@ -226,49 +226,49 @@ def test_a_pool_is_refused_only_where_no_way_of_each_role_fits_with_those_of_the
     of: str, cluster: str, model: str, carried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside all combinations of ways, with as few carried on as may be: then none is missed, but a faster one may."""
-    setting = setting_of(of, cluster, model=model)
-    setting = replace(setting, prompts=512, response=LengthDistribution.fixed(4096))
+    problem = problem_of(of, cluster, model=model)
+    problem = replace(problem, prompts=512, response=LengthDistribution.fixed(4096))
     monkeypatch.setattr(CombinedOptions.undominated, "__defaults__", (carried,))
-    blocks, seat = PoolOptions(setting), PoolOptions(setting).groups[-1][1]
-    everyone = frozenset(range(len(setting.roles)))
-    found = blocks.pool_options(everyone, seat)
-    every = all_sittings(blocks, seat)
+    blocks, group = PoolOptions(problem), PoolOptions(problem).groups[-1][1]
+    everyone = frozenset(range(len(problem.roles)))
+    found = blocks.pool_options(everyone, group)
+    every = all_sittings(blocks, group)
     assert bool(found) == bool(len(every))
-    assert all(each.peak_bytes <= room_bytes(seat.of.memory_bytes) for each in found)
+    assert all(each.peak_bytes <= room_bytes(group.of.memory_bytes) for each in found)
     if found and not blocks.cut:
         fastest_s = min(sum(each.stages_s[:-1]) for each in found)
         assert fastest_s == pytest.approx(every.stages_s[:-1].sum(axis=0).min(), rel=1e-9)
 
 
-def all_sittings(blocks: PoolOptions, seat: DeviceGroup) -> CombinedOptions:
+def all_sittings(blocks: PoolOptions, group: DeviceGroup) -> CombinedOptions:
     """Return every way of each role with every way of the others that fits, none of them left out as beaten."""
-    setting = blocks.setting
-    found, bits = CombinedOptions.nothing(setting.stages + 1), {"fsdp": 1, "sglang": 2}
-    for place, role in enumerate(setting.roles):
-        slowed = setting.host.slowed_share if role.use == "train" else 1.0
-        ways = RoleOptions(setting, setting.roles[place], seat).all
+    problem = blocks.problem
+    found, bits = CombinedOptions.nothing(problem.stages + 1), {"fsdp": 1, "sglang": 2}
+    for place, role in enumerate(problem.roles):
+        slowed = problem.host.slowed_share if role.use == "train" else 1.0
+        ways = RoleOptions(problem, problem.roles[place], group).all
         found = found.with_one_more(CombinedOptions.of(ways, bits[ways[0].engine], slowed))
-        found = found.fitting(room_bytes(seat.of.memory_bytes), seat.of.host_memory_bytes // seat.of.node_devices)
+        found = found.fitting(room_bytes(group.of.memory_bytes), group.of.host_memory_bytes // group.of.node_devices)
     return found
 
 
 def test_ppo_of_a_14b_model_on_four_h100_has_a_plan_that_fits() -> None:
     """The fastest ways to run the first two roles leave no room for the others; slower ones do."""
-    setting = replace(setting_of("ppo", "1x4xh100", model="Qwen/Qwen2.5-14B"), prompts=512)
-    setting = replace(setting, response=LengthDistribution.parse("mean=2k,max=8192"))
-    assert find(setting).best.devices == 4
+    problem = replace(problem_of("ppo", "1x4xh100", model="Qwen/Qwen2.5-14B"), prompts=512)
+    problem = replace(problem, response=LengthDistribution.parse("mean=2k,max=8192"))
+    assert find(problem).best.devices == 4
 
 
 def test_a_block_is_offered_nothing_where_it_does_not_fit() -> None:
     """A model of 32 billion parameters trains on no single L4, and on no four: 12 bytes a parameter are 393 GB."""
-    setting = setting_of("grpo", "1x4xl4", model="Qwen/Qwen3-32B")
-    assert PoolOptions(setting).options(block_of(setting, "policy.train")) == ()
+    problem = problem_of("grpo", "1x4xl4", model="Qwen/Qwen3-32B")
+    assert PoolOptions(problem).options(block_of(problem, "policy.train")) == ()
 
 
 def test_a_pool_that_both_trains_and_draws_has_no_transfer_to_another() -> None:
-    setting, seat = setting_of("grpo", "2x8xh100", model="Qwen/Qwen3-8B"), seat_of("2x8xh100", 8)
+    problem, group = problem_of("grpo", "2x8xh100", model="Qwen/Qwen3-8B"), group_of("2x8xh100", 8)
     trains, draws, both, neither = (
-        sync_s(setting, seat, *ends, "policy.sample")
+        sync_s(problem, group, *ends, "policy.sample")
         for ends in ((True, False), (False, True), (True, True), (False, False))
     )
     assert neither == 0
@@ -296,11 +296,11 @@ def test_adapters_are_two_tensors_on_each_linear_layer_and_none_of_experts() -> 
 def test_roles_that_can_be_exchanged_are_offered_what_each_would_be_by_itself() -> None:
     """Three reward models of one size: blocks that differ only in which of them they hold are worked out once."""
     graph = graph_of(seven_rewards)
-    setting = replace(setting_of("grpo"), graph=graph, shapes=shapes_of(graph, "Qwen/Qwen3-0.6B"))
-    whole, each_by_itself = PoolOptions(setting), PoolOptions(setting)
-    each_by_itself.__dict__["_alike"] = [[place] for place in range(len(setting.roles))]
-    style, chat, ref = (place_of(setting, f"{name}.infer") for name in ("style", "chat", "ref"))
-    trained, sampled = place_of(setting, "policy.train"), place_of(setting, "policy.sample")
+    problem = replace(problem_of("grpo"), graph=graph, shapes=shapes_of(graph, "Qwen/Qwen3-0.6B"))
+    whole, each_by_itself = PoolOptions(problem), PoolOptions(problem)
+    each_by_itself.__dict__["_alike"] = [[place] for place in range(len(problem.roles))]
+    style, chat, ref = (place_of(problem, f"{name}.infer") for name in ("style", "chat", "ref"))
+    trained, sampled = place_of(problem, "policy.train"), place_of(problem, "policy.sample")
     for block in ({chat}, {style, chat}, {ref, chat}, {trained, sampled, chat}, {sampled, ref, style, chat}):
         found, wanted = (blocks.options(frozenset(block)) for blocks in (whole, each_by_itself))
         assert found and list(map(shown, found)) == list(map(shown, wanted))
@@ -309,32 +309,32 @@ def test_roles_that_can_be_exchanged_are_offered_what_each_would_be_by_itself() 
 def shown(option: Option) -> object:
     """Return all that an option says, but which objects say it."""
     pooled = pool_option_of(option)
-    numbers = option.stages_s, option.pool_s, pooled.stages_s, pooled.peak_bytes, pooled.host_bytes
+    numbers = option.spans_s, option.pool_s, pooled.stages_s, pooled.peak_bytes, pooled.host_bytes
     return option.devices, numbers, pooled.roles, pooled.group.devices
 
 
 def test_an_optimizer_on_the_host_costs_its_seconds_where_its_role_sleeps_too() -> None:
-    """Both the bound and the played task count what comes and goes in each step; waking is a task of its own."""
-    setting, seat = setting_of("ppo"), seat_of("1x8xh100", 8)
-    blocks, place = PoolOptions(setting), place_of(setting, "critic.train")
-    role = setting.roles[place]
+    """Both the bound and the simulated task count what comes and goes in each step; waking is a task of its own."""
+    problem, group = problem_of("ppo"), group_of("1x8xh100", 8)
+    blocks, place = PoolOptions(problem), place_of(problem, "critic.train")
+    role = problem.roles[place]
     layout = Layout(data=8, sharding="optimizer")
     there = RoleSettings(precision="bfloat16", checkpointing="full", micro_batch_tokens=4512)
-    load = setting.loads_of(role)[-1]
+    load = problem.loads_of(role)[-1]
 
     def update_s(**changes: object) -> float:
         running = there.model_copy(update=changes)
-        home = RolePlacement(role, "pool", seat, "megatron", layout, running, shared=False)
-        return work_of(setting, home, load).total_s or 0.0
+        home = RolePlacement(role, "pool", group, "megatron", layout, running, shared=False)
+        return work_of(problem, home, load).total_s or 0.0
 
     away, asleep = update_s(offload=("optimizer",)), update_s(offload=("optimizer",), sleeps=True)
     assert update_s() == update_s(sleeps=True) < away == asleep
-    ways = blocks.role_options(place, seat).all
+    ways = blocks.role_options(place, group).all
     assert all(each.woken_s == each.moved_s for each in ways if not each.running.offload)
     assert all(bool(each.woken_s) == each.running.sleeps for each in ways)
 
 
 def test_devices_of_no_profile_are_weighed_by_nominal_rates() -> None:
-    setting = setting_of("grpo", "1x8xgpu-80GiB")
-    found = PoolOptions(setting).options(block_of(setting, "policy.train"))
+    problem = problem_of("grpo", "1x8xgpu-80GiB")
+    found = PoolOptions(problem).options(block_of(problem, "policy.train"))
     assert found and all(each.busy_s > 0 for each in found)

@@ -16,7 +16,7 @@ from placements.search.search import find
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 from tests.looped import looped
-from tests.unit.placements.small_settings import setting_of
+from tests.unit.placements.small_problems import problem_of
 
 FSDP: Mapping[Use, str] = {}
 MEGATRON: Mapping[Use, str] = {"train": "megatron", "infer": "megatron"}
@@ -25,10 +25,10 @@ HOST_BYTES = int(1.6e12)  # of each machine: what verl says that its largest rec
 
 def recipe(model: str, cluster: str, engines: Mapping[Use, str]) -> PlanningProblem:
     """Return GRPO of a model on machines with 1.6 TB of host memory."""
-    setting = setting_of("grpo", cluster, model=model)
-    nodes = tuple(node.model_copy(update={"host_memory_bytes": HOST_BYTES}) for node in setting.cluster.nodes)
+    problem = problem_of("grpo", cluster, model=model)
+    nodes = tuple(node.model_copy(update={"host_memory_bytes": HOST_BYTES}) for node in problem.cluster.nodes)
     return replace(
-        setting, cluster=Cluster(nodes=nodes), engines=engines, prompts=256, response=LengthDistribution.fixed(1536)
+        problem, cluster=Cluster(nodes=nodes), engines=engines, prompts=256, response=LengthDistribution.fixed(1536)
     )
 
 

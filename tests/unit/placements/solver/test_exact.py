@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from placements.solver.exact import WITHIN, assignments_below, is_below, keys_of, solve_exact
-from placements.solver.problem import Assignment, Block, Option, Problem, Solution, assignment_of
+from placements.solver.problem import Assignment, AssignmentProblem, Block, Option, Solution, assignment_of
 from tests.looped import looped
 from tests.placement.search_oracles import (
     Kind,
@@ -29,7 +29,7 @@ def close(value: float, other: float) -> bool:
     return abs(value - other) <= CLOSE * max(1.0, abs(other))
 
 
-def is_choice(problem: Problem, choice: Assignment) -> bool:
+def is_choice(problem: AssignmentProblem, choice: Assignment) -> bool:
     """Return whether blocks hold each role once, are allowed, run as an option of theirs, fit."""
     held = sorted(role for block, _ in choice.blocks for role in block)
     offered = all(problem.allows(block) and option in problem.options(block) for block, option in choice.blocks)
@@ -42,7 +42,7 @@ def kind_of(choice: Assignment) -> Kind:
     return Kind(frozenset((block, option.device_class) for block, option in choice.blocks))
 
 
-def check_against(problem: Problem, every: dict[Kind, Least], kept: int = 10) -> None:
+def check_against(problem: AssignmentProblem, every: dict[Kind, Least], kept: int = 10) -> None:
     answer = solve_exact(problem, kept=kept)
     if not every:
         assert answer is None
@@ -97,7 +97,7 @@ def test_of_choices_that_are_equal_it_takes_the_fewest_pools_then_the_fewest_dev
 
 
 def rounded(option: Option) -> Option:
-    return replace(option, stages_s=tuple(float(round(each)) for each in option.stages_s))
+    return replace(option, spans_s=tuple(float(round(each)) for each in option.spans_s))
 
 
 def check_program(seed: int) -> None:
@@ -119,14 +119,14 @@ def test_each_block_that_the_pins_allow_is_asked_for_its_options_once() -> None:
         asked[block] += 1
         return [Option((len(block),), (1.0,))]
 
-    problem = Problem(("a", "b", "c"), (8,), options, together=(Block({0, 1}),))
+    problem = AssignmentProblem(("a", "b", "c"), (8,), options, together=(Block({0, 1}),))
     assert solve_exact(problem) is not None
     assert asked == {Block({0, 1}): 1, Block({2}): 1, Block({0, 1, 2}): 1}
 
 
 def test_nothing_that_fits_is_no_answer() -> None:
-    assert solve_exact(Problem(("a", "b"), (2,), lambda _: ())) is None
-    assert solve_exact(Problem(("a", "b"), (2,), lambda block: [Option((3,), (1.0,))])) is None
+    assert solve_exact(AssignmentProblem(("a", "b"), (2,), lambda _: ())) is None
+    assert solve_exact(AssignmentProblem(("a", "b"), (2,), lambda block: [Option((3,), (1.0,))])) is None
     alone = {Block({0}): [Option((2,), (1.0,))], Block({1}): [Option((1,), (1.0,))]}
     assert solve_exact(table_problem(alone, (2,))) is None
     assert solve_exact(table_problem(alone, (3,))) is not None
@@ -165,7 +165,7 @@ def test_many_stages_and_rows_of_no_seconds_are_no_trouble() -> None:
     assert (answer.value, len(answer.blocks), answer.best.devices) == (1.0, 1, 4)
 
 
-def choices_of(problem: Problem) -> Iterator[Assignment]:
+def choices_of(problem: AssignmentProblem) -> Iterator[Assignment]:
     """Return every choice that fits, one by one."""
     for blocks in partitions(range(len(problem.roles))):
         if all(map(problem.allows, blocks)):

@@ -9,7 +9,7 @@ from placements.solver.exact import solve_exact
 from placements.solver.greedy import BOUNDED_ROLES, allocate, solve_greedy
 from placements.solver.option_table import JoinedTables, block_of, objective_arrays, tables_of, tables_of_block
 from placements.solver.partition_bounds import count_covers, covers_of, fewest_devices, least_value
-from placements.solver.problem import Block, Objective, Option, Problem
+from placements.solver.problem import AssignmentProblem, Block, Objective, Option
 from placements.solver.solve import solve
 from tests.looped import looped
 from tests.placement.search_oracles import blocks_of, random_problem, table_problem
@@ -50,7 +50,7 @@ def test_on_rooflines_it_is_near_the_best_and_knows_it(objective: Objective, tok
 
 
 def test_marginal_gains_are_best_for_one_stage_of_convex_seconds() -> None:
-    """One stage and one pool each: the largest of work / devices, where giving one more to the slowest is best."""
+    """One span and one pool each: the largest of work / devices, where giving one more to the slowest is best."""
     works = (12.0, 7.0, 5.0)
     table = {Block({role}): [Option((n,), (work / n,)) for n in range(1, 13)] for role, work in enumerate(works)}
     problem = table_problem(table, (12,))
@@ -59,11 +59,11 @@ def test_marginal_gains_are_best_for_one_stage_of_convex_seconds() -> None:
     assert exact.value == greedy.value == 7.0 / 3
 
 
-def counterexample() -> Problem:
+def counterexample() -> AssignmentProblem:
     """Return what marginal gains get wrong: more devices for `a` leave too few for `b` and `c` together.
 
     Speeding `a` up by 3 s takes both devices that are left, as does speeding up `b` and `c` by 4 s: they hold up the
-    same stage, so that neither alone gains anything.
+    same span, so that neither alone gains anything.
     """
     table = {
         Block({0}): [Option((1,), (10.0, 0.0)), Option((3,), (7.0, 0.0))],
@@ -110,12 +110,12 @@ def test_pins_hold_on_the_walk() -> None:
         assert all(problem.allows(block) for choice in choices for block, _ in choice.blocks)
 
 
-def thirteen(devices: int = 32) -> Problem:
+def thirteen(devices: int = 32) -> AssignmentProblem:
     def options(block: Block) -> list[Option]:
         work = sum(1.0 + role % 3 for role in block)
         return [Option((n,), (work / n, float(len(block)))) for n in (1, 2, 4, 8, 16, 32)]
 
-    return Problem(tuple(f"judge{role}" for role in range(BOUNDED_ROLES + 1)), (devices,), options)
+    return AssignmentProblem(tuple(f"judge{role}" for role in range(BOUNDED_ROLES + 1)), (devices,), options)
 
 
 def test_of_more_roles_than_can_be_bounded_the_gap_is_unknown_and_not_nothing() -> None:
@@ -128,18 +128,18 @@ def test_auto_is_exact_where_that_can_be_afforded() -> None:
     problem = roofline(64, 0, roles=5)
     assert solve(problem) == solve_exact(problem)
     assert solve(problem, "greedy") == solve_greedy(problem)
-    wide = Problem(tuple("abcdefghijk"), (16,), lambda block: [Option((len(block),), (1.0 / len(block),))])
+    wide = AssignmentProblem(tuple("abcdefghijk"), (16,), lambda block: [Option((len(block),), (1.0 / len(block),))])
     walked = solve(wide)
     assert walked is not None and walked.bound is not None and not walked.bound > walked.value
 
 
 @looped("roles, classes, covers", [(3, 1, 5), (4, 1, 15), (5, 1, 52), (10, 1, 115_975), (5, 2, 454)])
 def test_partitions_are_counted_as_bell_did(roles: int, classes: int, covers: int) -> None:
-    assert count_covers(Problem(tuple(map(str, range(roles))), (8,) * classes, lambda _: ())) == covers
+    assert count_covers(AssignmentProblem(tuple(map(str, range(roles))), (8,) * classes, lambda _: ())) == covers
 
 
 def test_covers_are_counted_as_they_are_listed() -> None:
-    pinned = Problem(
+    pinned = AssignmentProblem(
         tuple("abcdef"),
         (4,),
         lambda _: [Option((1,), (1.0,))],

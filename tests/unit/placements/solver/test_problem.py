@@ -9,9 +9,9 @@ import pytest
 from placements.solver.option_table import tables_of
 from placements.solver.problem import (
     Assignment,
+    AssignmentProblem,
     Block,
     Option,
-    Problem,
     Solution,
     assignment_of,
     fused,
@@ -21,9 +21,9 @@ from placements.solver.problem import (
 from tests.looped import looped
 
 
-def problem(options: Any = lambda _: (), **settings: Any) -> Problem:
+def problem(options: Any = lambda _: (), **settings: Any) -> AssignmentProblem:
     asked = {"roles": ("policy.train", "policy.sample"), "capacity": (8,), "options": options, **settings}
-    return Problem(**asked)
+    return AssignmentProblem(**asked)
 
 
 @looped(
@@ -47,8 +47,8 @@ def test_what_is_no_problem_is_refused(settings: dict[str, Any], told: str) -> N
         ([Option((1, 1), (1.0,))], "classes of device"),
         ([Option((0,), (1.0,))], "exactly one class"),
         ([Option((-1,), (1.0,))], "exactly one class"),
-        ([Option((1,), ())], "the same stages"),
-        ([Option((1,), (1.0,)), Option((2,), (1.0, 1.0))], "the same stages"),
+        ([Option((1,), ())], "the same spans"),
+        ([Option((1,), (1.0,)), Option((2,), (1.0, 1.0))], "the same spans"),
         ([Option((1,), (float("nan"),))], "finite and not negative"),
         ([Option((1,), (-1.0,))], "finite and not negative"),
         ([Option((1,), (1.0,), cost=float("inf"))], "finite and not negative"),

@@ -1,4 +1,4 @@
-"""The bound of the search: where all pools wait for each other, and that no plan is played in less."""
+"""The bound of the search: where all pools wait for each other, and that no plan is simulated in less."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from placements.search.plan_builder import RankedPlan, has_room
+from placements.search.plan_request import PlanRequest
 from placements.search.pool_options import PoolOptions
-from placements.search.search import PlanRequest, SearchResult, find, problem, value_of
+from placements.search.search import SearchResult, assignment_problem, find, value_of
 from placements.solver.problem import Assignment, Objective, Option, assignment_of
 from placements.step.barriers import StepBarriers, barriers_of
 from placements.time.host_work import host_work_of
@@ -22,7 +23,7 @@ from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
 from tests.looped import looped
 from tests.placement.search_oracles import partitions
-from tests.unit.placements.small_settings import SHIPPED, Of, called, lagging, setting_of
+from tests.unit.placements.small_problems import SHIPPED, Of, called, lagging, problem_of
 
 CLUSTERS = ("1x2xh100", "1x8xh100", "2x8xh100", "1x2xh100,1x4xa100", "1x1xcpu-400GiB", "1x4xcpu-400GiB")
 FLOWS: tuple[Of, ...] = (*SHIPPED, lagging, two_agents, ppo_shaped)
@@ -32,7 +33,7 @@ ROUNDING = 1 + 1e-9
 
 def barriers(of: Of, staleness: int | None = None) -> StepBarriers:
     """Return the barriers of a flow's step on eight devices."""
-    return barriers_of(replace(setting_of(of), staleness=staleness))
+    return barriers_of(replace(problem_of(of), staleness=staleness))
 
 
 # ------------------------------------------------------------------------------------------- spans
@@ -42,12 +43,12 @@ def test_a_chain_of_stages_has_a_barrier_after_the_sync_and_after_each() -> None
     """Draw: sync → generate → ref.logprobs, beside scores on the host → update."""
     found = barriers("grpo")
     assert (found.spans, found.of_stage, found.syncs) == (4, (1, 2, 3), ("policy.sample",))
-    setting = setting_of("grpo")
+    problem = problem_of("grpo")
     scored_s = [
-        host_work_of(setting).node_seconds(name, setting.host).total_s or 0.0 for name in ("score", "group_normalize")
+        host_work_of(problem).node_seconds(name, problem.host).total_s or 0.0 for name in ("score", "group_normalize")
     ]
     assert found.host_s == pytest.approx((0.0, 0.0, sum(scored_s), 0.0))
-    assert (found.tokens, found.synced, found.share) == (1, 1.0, 1 + setting.host.driver_share)
+    assert (found.tokens, found.synced, found.share) == (1, 1.0, 1 + problem.host.driver_share)
 
 
 def test_work_of_the_host_between_two_stages_is_a_span_of_its_own() -> None:
@@ -58,7 +59,7 @@ def test_work_of_the_host_between_two_stages_is_a_span_of_its_own() -> None:
 
 
 def test_a_step_without_sampling_is_one_span() -> None:
-    assert barriers("sft") == StepBarriers((0.0,), (0,), {}, (), 1.0, 1, 1 + setting_of("sft").host.driver_share)
+    assert barriers("sft") == StepBarriers((0.0,), (0,), {}, (), 1.0, 1, 1 + problem_of("sft").host.driver_share)
 
 
 def test_what_some_role_need_not_wait_for_is_no_barrier() -> None:
@@ -72,7 +73,7 @@ def test_where_steps_overlap_as_many_share_the_circle_and_only_its_loads_are_in_
 ) -> None:
     """Draw: sync → generate → ref.logprobs, critic_values → policy.update; critic.update is beside the circle."""
     found = barriers("ppo", staleness)
-    roles = [role.name for role in setting_of("ppo").roles]
+    roles = [role.name for role in problem_of("ppo").roles]
     assert found.outside == {roles.index("critic.train"): (2,)}
     assert (found.of_stage, found.host_s) == ((1, 2, 3), (0.0,) * 4)
     assert (found.tokens, found.synced, found.share) == (min(staleness, 2) + 1, synced, 1.0)
@@ -80,13 +81,13 @@ def test_where_steps_overlap_as_many_share_the_circle_and_only_its_loads_are_in_
     assert found.spans_s(roles.index("policy.train"), (5.0, 7.0, 9.0)) == [0.0, 5.0, 7.0, 9.0]
 
 
-# ------------------------------------------------------------------------------------------- never above what is played
+# ---------------------------------------------------------------------------------------- never above what is simulated
 
 
 @cache
 def found_of(of: Of, cluster: str, staleness: int | None, objective: Objective = "step") -> SearchResult:
-    """Return what is found for a setting."""
-    return find(replace(setting_of(of, cluster), staleness=staleness), PlanRequest(objective=objective))
+    """Return what is found for a problem."""
+    return find(replace(problem_of(of, cluster), staleness=staleness), PlanRequest(objective=objective))
 
 
 WAYS = list(product(CLUSTERS[1:], STALENESS))
@@ -110,8 +111,8 @@ def test_no_plan_of_a_shipped_flow_is_played_in_less_than_its_bound(
 
 @cache
 def blocks_of(of: Of, cluster: str, staleness: int | None, streamed: bool = False) -> PoolOptions:
-    """Return the ways to run blocks of a setting."""
-    return PoolOptions(replace(setting_of(of, cluster), staleness=staleness, streamed=streamed))
+    """Return the ways to run blocks of a problem."""
+    return PoolOptions(replace(problem_of(of, cluster), staleness=staleness, streamed=streamed))
 
 
 @given(st.data(), st.sampled_from(FLOWS), st.sampled_from(CLUSTERS), st.sampled_from(STALENESS), st.booleans())
@@ -120,22 +121,22 @@ def test_no_choice_at_all_is_played_in_less_than_its_bound(
 ) -> None:
     """Any cut of the roles into pools, with any option of each: not only those that a search comes to."""
     blocks = blocks_of(of, cluster, staleness, streamed)
-    setting = blocks.setting
-    pools = [data.draw(st.integers(0, 2)) for _ in setting.roles]
+    problem = blocks.problem
+    pools = [data.draw(st.integers(0, 2)) for _ in problem.roles]
     cut = [frozenset(place for place, of_pool in enumerate(pools) if of_pool == pool) for pool in sorted({*pools})]
     options = [blocks.options(block) for block in cut]
     assume(all(options))
     picked = [(block, data.draw(st.sampled_from(own))) for block, own in zip(cut, options, strict=True)]
-    assume(_within(setting, [option for _, option in picked]))
-    assume(has_room(setting, picked))
-    choice = assignment_of(problem(setting, blocks, PlanRequest()), picked)
-    played = RankedPlan(setting, choice.blocks, choice.value)
-    assert played.step.period_s is not None
-    assert choice.step_s <= played.step_s * ROUNDING
+    assume(_within(problem, [option for _, option in picked]))
+    assume(has_room(problem, picked))
+    choice = assignment_of(assignment_problem(problem, blocks, PlanRequest()), picked)
+    simulated = RankedPlan(problem, choice.blocks, choice.value)
+    assert simulated.step.period_s is not None
+    assert choice.step_s <= simulated.step_s * ROUNDING
 
 
-def _within(setting: PlanningProblem, taken: Sequence[Option]) -> bool:
-    return all(sum(option.devices[place] for option in taken) <= of.count for place, of in enumerate(setting.classes))
+def _within(problem: PlanningProblem, taken: Sequence[Option]) -> bool:
+    return all(sum(option.devices[place] for option in taken) <= of.count for place, of in enumerate(problem.classes))
 
 
 # ------------------------------------------------------------------------------------------- against every choice
@@ -145,14 +146,14 @@ def _within(setting: PlanningProblem, taken: Sequence[Option]) -> bool:
 def all_played(of: Of, cluster: str, staleness: int | None) -> tuple[RankedPlan, ...]:
     """Play every cut into blocks with every option of each that the devices have room for."""
     blocks = blocks_of(of, cluster, staleness)
-    setting, posed = blocks.setting, problem(blocks.setting, blocks, PlanRequest())
+    problem, posed = blocks.problem, assignment_problem(blocks.problem, blocks, PlanRequest())
     found = list[Assignment]()
-    for cut in partitions(range(len(setting.roles))):
+    for cut in partitions(range(len(problem.roles))):
         if all(posed.allows(block) for block in cut):
             for taken in product(*(blocks.options(block) for block in cut)):
-                if _within(setting, taken):
+                if _within(problem, taken):
                     found.append(assignment_of(posed, zip(cut, taken, strict=True)))
-    return tuple(RankedPlan(setting, each.blocks, each.value) for each in found if has_room(setting, each.blocks))
+    return tuple(RankedPlan(problem, each.blocks, each.value) for each in found if has_room(problem, each.blocks))
 
 
 SMALL: list[tuple[Of, str, int | None]] = [
@@ -177,7 +178,7 @@ def named(case: tuple[Of, str, int | None]) -> str:
 @looped("objective", ["step", "devices"])
 @looped("case", SMALL)
 def test_a_plan_that_is_called_best_is_the_best_of_all(case: tuple[Of, str, int | None], objective: Objective) -> None:
-    """The least of all, played one by one; of devices the fewest, and on as few the least seconds."""
+    """The least of all, simulated one by one; of devices the fewest, and on as few the least seconds."""
     found, every = found_of(*case, objective), all_played(*case)
     least = min(every, key=lambda each: (value_of(each, objective), each.step_s))
     assert found.bound is not None
@@ -188,7 +189,7 @@ def test_a_plan_that_is_called_best_is_the_best_of_all(case: tuple[Of, str, int 
         assert found.best.step_s == pytest.approx(least.step_s, rel=1e-9)
 
 
-def test_most_of_the_small_settings_are_proven() -> None:
+def test_most_of_the_small_problems_are_proven() -> None:
     """Else the test above would compare nothing."""
     proven: Mapping[str, bool] = {named(case): found_of(*case).proven for case in SMALL}
     assert sum(proven.values()) >= len(SMALL) // 2, proven

@@ -10,7 +10,7 @@ import pytest
 from flowgraph.errors import PlanError, UnknownNameError
 from placements.step.period import period
 from placements.step.schedule import Schedule, ScheduledTask, TaskWait, in_order
-from placements.step.timeline import play
+from placements.step.timeline import timeline_of
 from tests.looped import looped
 
 # Seconds of a step, DAPO on Qwen2.5-Math-7B, 16 H20: generation on 4 of them, log-probs and update on 12.
@@ -78,7 +78,7 @@ def test_a_score_elsewhere_delays_the_first_step_but_no_later_one() -> None:
     )
     schedule = Schedule(tasks, (TaskWait("generate", "score"), TaskWait("score", "update")))
     assert period(schedule).seconds == 5.0
-    assert play(schedule, steps=3).finish_s == (39.0, 44.0, 49.0)
+    assert timeline_of(schedule, steps=3).finish_s == (39.0, 44.0, 49.0)
 
 
 def test_a_colocated_flow_takes_the_sum_however_stale_it_may_be() -> None:
@@ -99,12 +99,12 @@ def test_seconds_that_are_not_known_leave_the_period_unknown_and_are_named() -> 
     assert (found.seconds, found.unknown) == (None, ("generate",))
     assert str(found) == "a step takes an unknown time: no seconds of generate"
     with pytest.raises(ValueError, match="not known: generate"):
-        play(two_pools(None, 108, 337))
+        timeline_of(two_pools(None, 108, 337))
 
 
 def test_tasks_of_one_step_that_wait_for_each_other_are_named() -> None:
     circle = two_pools(1, 1, 1, TaskWait("update", "generate"))
-    for ask in (period, in_order, play):
+    for ask in (period, in_order, timeline_of):
         with pytest.raises(ValueError) as error:
             ask(circle)
         told = "tasks of one step wait for each other: generate → logprob → update (its turn on train) → generate"
@@ -134,7 +134,7 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
         ValueError,
         "generate cannot wait for a later step",
     ),
-    (lambda: play(two_pools(1, 1, 1), steps=0), ValueError, "1 step or more, not 0"),
+    (lambda: timeline_of(two_pools(1, 1, 1), steps=0), ValueError, "1 step or more, not 0"),
 ]
 
 
@@ -166,4 +166,4 @@ def test_sixty_tasks_take_milliseconds(pools: int) -> None:
         return min(found)
 
     assert least_s(lambda: period(busy_graph(pools))) < 0.005
-    assert least_s(lambda: play(busy_graph(pools), steps=20)) < 0.020
+    assert least_s(lambda: timeline_of(busy_graph(pools), steps=20)) < 0.020

@@ -30,13 +30,13 @@ from placements.hardware.engine_constants import HOST
 from placements.step.period import makespan, period
 from placements.step.step_forecast import DRIVER, schedule_of
 from placements.step.tasks import ProgramPlacement, StagedNode, StepOutline, outline, overlapped, shifts
-from placements.step.timeline import play
+from placements.step.timeline import timeline_of
 from placements.workload.lengths import LengthDistribution
 from placements.workload.node_workload import node_workloads
 from tests.examples.flows.two_agents import show_first, two_agents
 from tests.flows.ppo_shaped import ppo_shaped
 from tests.looped import looped
-from tests.unit.placements.small_settings import SHIPPED, Of, graph_of, lagging, prompt
+from tests.unit.placements.small_problems import SHIPPED, Of, graph_of, lagging, prompt
 
 TRAINED_ALONE = {"policy.sample": "draws"}
 TIMES = {"policy.generate": 10.0, "ref.logprobs": 1.0, "policy.update": 6.0}
@@ -158,7 +158,7 @@ def test_the_driver_is_waited_for_and_is_no_task() -> None:
     graph = graph_of(prompt)
     step = step_of(outline(graph, spots_of(graph, {})), TIMES, driver_s=3.0)
     assert DRIVER not in {each.name for each in step.tasks}
-    runs = {(run.task, run.step): run for run in play(schedule_of(step.tasks, step.waits), steps=2).runs}
+    runs = {(run.task, run.step): run for run in timeline_of(schedule_of(step.tasks, step.waits), steps=2).runs}
     assert runs["policy.generate", 1].start_s == runs["policy.update", 0].end_s + 3.0
 
 
@@ -233,10 +233,10 @@ def test_no_task_runs_in_a_step_that_has_no_rows_for_it_yet() -> None:
         "ref.logprobs": 1,
         "policy.update": 1,
     }
-    played = play(schedule_of(step.tasks, step.waits), steps=3)
-    first = {run.task: run for run in played.runs if run.step == 0}
+    simulated = timeline_of(schedule_of(step.tasks, step.waits), steps=3)
+    first = {run.task: run for run in simulated.runs if run.step == 0}
     assert "policy.update" not in first and "policy.generate" in first
-    assert played.by_job["policy.update", 1].start_s >= first["policy.generate"].end_s
+    assert simulated.by_job["policy.update", 1].start_s >= first["policy.generate"].end_s
 
 
 @looped("lag", range(1, 6))

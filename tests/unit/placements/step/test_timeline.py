@@ -10,7 +10,7 @@ import pytest
 from placements.report.simulation import Simulation
 from placements.step.idle_time import causes, idle_spans
 from placements.step.schedule import Schedule, ScheduledTask, TaskWait
-from placements.step.timeline import TimelineEvent, play
+from placements.step.timeline import TimelineEvent, timeline_of
 
 GENERATE = ScheduledTask("policy.sample/generate", "generate", ("rollout",), 458)
 LOGPROB = ScheduledTask("policy.train/logprobs", "logprob", ("train",), 108)
@@ -25,7 +25,7 @@ def one_step_off(at_most: int) -> Schedule:
 
 
 def test_each_task_runs_as_soon_as_its_data_its_weights_and_its_pool_are_there() -> None:
-    assert play(one_step_off(0), steps=2).events == (
+    assert timeline_of(one_step_off(0), steps=2).events == (
         TimelineEvent(GENERATE.name, "rollout", 0, 0, 458),
         TimelineEvent(GENERATE.name, "rollout", 1, 903, 1361),
         TimelineEvent(LOGPROB.name, "train", 0, 458, 566),
@@ -36,15 +36,15 @@ def test_each_task_runs_as_soon_as_its_data_its_weights_and_its_pool_are_there()
 
 
 def test_the_makespan_is_of_one_step_and_the_period_of_the_last_ones() -> None:
-    late = play(one_step_off(1), steps=6)
-    assert play(one_step_off(1)).end_s == late.finish_s[0] == 903
+    late = timeline_of(one_step_off(1), steps=6)
+    assert timeline_of(one_step_off(1)).end_s == late.finish_s[0] == 903
     assert (late.period_s, late.end_s) == (458, 903 + 5 * 458)
-    assert play(one_step_off(0), steps=2).period_s == 903
-    assert play(one_step_off(0)).period_s is None
+    assert timeline_of(one_step_off(0), steps=2).period_s == 903
+    assert timeline_of(one_step_off(0)).period_s is None
 
 
 def test_a_run_says_whose_end_it_waited_for_last() -> None:
-    freed_by = {(run.task, run.step): run.freed_by for run in play(one_step_off(0), steps=2).runs}
+    freed_by = {(run.task, run.step): run.freed_by for run in timeline_of(one_step_off(0), steps=2).runs}
     assert freed_by[GENERATE.name, 0] is None
     assert freed_by[GENERATE.name, 1] == (UPDATE.name, 0)
     assert freed_by[UPDATE.name, 0] == (LOGPROB.name, 0)
@@ -52,13 +52,15 @@ def test_a_run_says_whose_end_it_waited_for_last() -> None:
 
 def test_a_period_over_two_steps_is_measured_over_both() -> None:
     tasks = (ScheduledTask("a", "host", ("x",), 4.0), ScheduledTask("b", "host", (), 8.0))
-    timeline = play(Schedule(tasks, (TaskWait("a", "b"), TaskWait("b", "a", 2))), steps=9)
+    timeline = timeline_of(Schedule(tasks, (TaskWait("a", "b"), TaskWait("b", "a", 2))), steps=9)
     assert timeline.finish_s[:4] == (12, 16, 24, 28)
     assert timeline.period_s == 6
 
 
 def test_each_bubble_is_named_for_the_task_that_is_waited_for_then() -> None:
-    found = [(each.pool, each.start_s, each.end_s, each.why) for each in idle_spans(play(one_step_off(0), steps=2))]
+    found = [
+        (each.pool, each.start_s, each.end_s, each.why) for each in idle_spans(timeline_of(one_step_off(0), steps=2))
+    ]
     assert found == [
         ("rollout", 458, 566, "waits for policy.train/logprobs"),
         ("rollout", 566, 903, "waits for policy.train/update"),
@@ -72,7 +74,7 @@ def test_a_pool_that_stands_still_waits_first_for_the_sync_and_then_for_what_fol
     update = replace(UPDATE, pools=("train",), seconds=400)
     sync = replace(SYNC, pools=("rollout",))
     waits = (TaskWait("sync", GENERATE.name), TaskWait(GENERATE.name, update.name), TaskWait(update.name, "sync", 1))
-    found = idle_spans(play(Schedule((sync, GENERATE, update), waits), steps=2))
+    found = idle_spans(timeline_of(Schedule((sync, GENERATE, update), waits), steps=2))
     assert [(each.start_s, each.end_s, each.why) for each in found if each.pool == "train"] == [
         (0, 20, "waits for sync"),
         (20, 478, "waits for policy.sample/generate"),
@@ -82,7 +84,7 @@ def test_a_pool_that_stands_still_waits_first_for_the_sync_and_then_for_what_fol
 
 
 def test_causes_are_added_up_pool_by_pool_the_longest_first() -> None:
-    assert list(causes(idle_spans(play(one_step_off(0), steps=2))).items()) == [
+    assert list(causes(idle_spans(timeline_of(one_step_off(0), steps=2))).items()) == [
         (("rollout", "nothing left to do"), (445, pytest.approx(445 / 1806), 1)),
         (("rollout", "waits for policy.train/update"), (337, pytest.approx(337 / 1806), 1)),
         (("rollout", "waits for policy.train/logprobs"), (108, pytest.approx(108 / 1806), 1)),
@@ -104,18 +106,18 @@ train    busy  49.3%
 
 
 def test_a_timeline_is_drawn_to_scale_with_the_names_of_its_bubbles_beneath() -> None:
-    assert Simulation(play(one_step_off(0), steps=2)).text(61) == TEXT
+    assert Simulation(timeline_of(one_step_off(0), steps=2)).text(61) == TEXT
 
 
 @pytest.mark.parametrize(("columns", "steps"), [(30, 5), (61, 13), (100, 20), (173, 20)])
 def test_no_lane_is_longer_than_the_terminal(columns: int, steps: int) -> None:
-    lanes = Simulation(play(one_step_off(1), steps=steps)).text(columns).splitlines()[1:4]
+    lanes = Simulation(timeline_of(one_step_off(1), steps=steps)).text(columns).splitlines()[1:4]
     assert max(map(len, lanes)) <= columns
     assert {len(lane) for lane in lanes[:2]} == {columns}
 
 
 def test_more_steps_than_there_is_room_for_are_told_but_not_drawn() -> None:
-    told = Simulation(play(one_step_off(0), steps=1000)).text(100).splitlines()
+    told = Simulation(timeline_of(one_step_off(0), steps=1000)).text(100).splitlines()
     assert told[0].startswith("1,000 steps in ")
     assert told[1] == "too many to draw in 100 columns, which have room for 23"
     assert told[2].startswith("rollout  busy ")
@@ -124,13 +126,13 @@ def test_more_steps_than_there_is_room_for_are_told_but_not_drawn() -> None:
 
 def test_a_timeline_of_no_seconds_is_drawn_empty() -> None:
     empty = Schedule((ScheduledTask("score", "score", ("host",), 0.0),))
-    assert "·····" in Simulation(play(empty)).text(40)
+    assert "·····" in Simulation(timeline_of(empty)).text(40)
 
 
 def test_a_trace_has_a_lane_for_each_pool_and_times_in_microseconds() -> None:
     free = ScheduledTask("score", "score", (), 0.0015)
     schedule = replace(one_step_off(0), tasks=(*one_step_off(0).tasks, free))
-    trace = Simulation(play(schedule)).trace("predicted")
+    trace = Simulation(timeline_of(schedule)).trace("predicted")
     events = trace["traceEvents"]
     assert [(e["name"], e["args"]["name"], e["tid"]) for e in events if e["ph"] == "M"] == [
         ("process_name", "predicted", 0),

@@ -14,15 +14,16 @@ import pytest
 from flowgraph.analysis.roles import Role
 from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.search.named_placements import variant
-from placements.search.plan_builder import homes_of
+from placements.search.plan_builder import homes_of_blocks
+from placements.search.plan_request import PlanRequest
 from placements.search.pool_options import PoolOptions
-from placements.search.search import PlanRequest, SearchResult, find, solved
+from placements.search.search import SearchResult, find, solved
 from placements.step.role_costs import best_in_flight, sampling_seconds, streams
 from placements.step.step_forecast import synced_every
 from placements.time.in_flight import GRAINS, MOST_ADMITTED, InFlight, ways_in_flight
 from placements.workload.planning_problem import PlanningProblem
 from tests.looped import looped
-from tests.unit.placements.small_settings import seat_of, setting_of
+from tests.unit.placements.small_problems import group_of, problem_of
 
 TOKENS = [min(8000, max(1, int(1000 * exp(0.7 * NormalDist().inv_cdf((i + 0.5) / 200))))) for i in range(200)]
 BATCH = 64
@@ -88,25 +89,25 @@ def test_a_staleness_without_end_has_a_few_ways_and_rarer_syncs() -> None:
 
 def test_rollouts_of_a_role_that_nobody_trains_end_in_their_step() -> None:
     """A judge answers about the rows of a step, so none of its answers continues in the next."""
-    setting = streamed(2)
+    problem = streamed(2)
     judge = Role("judge.sample", "judge", "sample", ("judge.generate",))
-    assert [streams(setting, role) for role in setting.roles if role.use == "sample"] == [True]
-    assert not streams(setting, judge)
+    assert [streams(problem, role) for role in problem.roles if role.use == "sample"] == [True]
+    assert not streams(problem, judge)
 
 
 def streamed(lag: int, **having: bool) -> PlanningProblem:
-    """Return the setting of few long responses on two machines."""
-    setting = setting_of("gpg", "2x8xh100", model="Qwen/Qwen3-8B", prompts=32, response="mean=2k,max=16k")
-    return replace(setting, staleness=lag, streamed=True, **having)
+    """Return the problem of few long responses on two machines."""
+    problem = problem_of("gpg", "2x8xh100", model="Qwen/Qwen3-8B", prompts=32, response="mean=2k,max=16k")
+    return replace(problem, staleness=lag, streamed=True, **having)
 
 
 ALONE = RoleSettings(precision="bfloat16", cache_share=0.8)
 
 
-def drawn_s(setting: PlanningProblem, running: RoleSettings = ALONE, way: InFlight | None = None) -> dict[str, float]:
+def drawn_s(problem: PlanningProblem, running: RoleSettings = ALONE, way: InFlight | None = None) -> dict[str, float]:
     """Return the seconds of generating a step's responses on eight devices, by part."""
-    (load,) = (load for load in setting.loads if load.phase == "generate")
-    found = sampling_seconds(setting, seat_of("2x8xh100", 8), "sglang", Layout(data=8), running, load, way)
+    (load,) = (load for load in problem.loads if load.phase == "generate")
+    found = sampling_seconds(problem, group_of("2x8xh100", 8), "sglang", Layout(data=8), running, load, way)
     assert found is not None
     return {name: each or 0.0 for name, each in found.parts.items()}
 
@@ -118,10 +119,10 @@ def test_more_staleness_keeps_more_rows_in_flight_so_that_the_weights_are_read_f
 
 
 def test_a_busy_trainer_leaves_fewer_batches_in_flight() -> None:
-    setting = streamed(1, keeps_caches=True)
-    (load,) = (load for load in setting.loads if load.phase == "generate")
-    place = setting, seat_of("2x8xh100", 8), "sglang", Layout(data=8), ALONE, load
-    alone_s = sum(drawn_s(setting).values())
+    problem = streamed(1, keeps_caches=True)
+    (load,) = (load for load in problem.loads if load.phase == "generate")
+    place = problem, group_of("2x8xh100", 8), "sglang", Layout(data=8), ALONE, load
+    alone_s = sum(drawn_s(problem).values())
     idle, busy = (best_in_flight(*place, training_s=share * alone_s) for share in (0.0, 2.0))
     assert (idle.batches, idle.period_s(0.0)) == (1.5, 0.0)
     assert busy.batches < 1
@@ -143,28 +144,28 @@ def test_an_engine_that_sleeps_in_each_step_computes_its_caches_again_in_each() 
         assert found["resume"] == pytest.approx(4 * drawn_s(streamed(4), way=InFlight(1.0, 1, 4))["resume"])
 
 
-def apart(setting: PlanningProblem) -> SearchResult:
-    """Return the search of a setting with rollouts on a pool of their own."""
-    return find(setting, PlanRequest(placement="split:openrlhf"))
+def apart(problem: PlanningProblem) -> SearchResult:
+    """Return the search of a problem with rollouts on a pool of their own."""
+    return find(problem, PlanRequest(placement="split:openrlhf"))
 
 
 def test_a_slow_sync_comes_rarer_and_leaves_fewer_batches_in_flight() -> None:
-    setting = streamed(4)
-    (load,) = (load for load in setting.loads if load.phase == "generate")
-    place = setting, seat_of("2x8xh100", 8), "sglang", Layout(data=8), ALONE, load
+    problem = streamed(4)
+    (load,) = (load for load in problem.loads if load.phase == "generate")
+    place = problem, group_of("2x8xh100", 8), "sglang", Layout(data=8), ALONE, load
     quick, slow = (best_in_flight(*place, sync_s=seconds) for seconds in (0.0, 1000.0))
     assert quick.sync_every < slow.sync_every == 4
     assert quick.batches > slow.batches
 
 
 def test_the_sync_of_a_plan_comes_as_seldom_as_what_is_in_flight_lets_it() -> None:
-    setting = streamed(4)
-    best = apart(setting).best
-    every = synced_every(setting, homes_of(setting, best.blocks))
+    problem = streamed(4)
+    best = apart(problem).best
+    every = synced_every(problem, homes_of_blocks(problem, best.blocks))
     assert 1 <= every <= 4
-    drained = replace(setting, streamed=False)
+    drained = replace(problem, streamed=False)
     best = apart(drained).best
-    assert synced_every(drained, homes_of(drained, best.blocks)) == 4
+    assert synced_every(drained, homes_of_blocks(drained, best.blocks)) == 4
 
 
 @pytest.mark.parametrize("lag", [1, 2, 8])
@@ -177,11 +178,11 @@ def test_no_plan_of_a_streamed_setting_is_played_in_less_than_its_bound(lag: int
 
 def test_rules_score_rows_beside_the_next_ones_that_are_drawn() -> None:
     """The host takes as long for its rules as the rest of a step; drawn across steps, it scores prompt by prompt."""
-    plain = replace(setting_of("gpg", "2x8xh100", model="Qwen/Qwen3-8B", prompts=32), staleness=1)
+    plain = replace(problem_of("gpg", "2x8xh100", model="Qwen/Qwen3-8B", prompts=32), staleness=1)
     parts = variant("split:openrlhf").parts_of(plain.graph)
 
-    def step_s(setting: PlanningProblem) -> float:
-        found = solved(setting, PoolOptions(setting), parts)
+    def step_s(problem: PlanningProblem) -> float:
+        found = solved(problem, PoolOptions(problem), parts)
         assert found is not None
         return found.step_s
 

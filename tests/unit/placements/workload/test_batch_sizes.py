@@ -275,10 +275,7 @@ def test_a_row_longer_than_the_budget_is_told_where_its_length_is_known(graph: G
     assert told(small, 4) == ()
     assert told(small, 4, prompt_tokens=63) == ()
     assert told(small, 4, prompt_tokens=64) == (
-        (
-            "policy.update.micro_batch_tokens=319 holds no row of 320 tokens, the longest there may be: "
-            "such a row goes alone"
-        ),
+        "policy.update.micro_batch_tokens=319 is less than the longest row, 320 tokens: such a row goes alone",
     )
     assert solve_batch(small, 4, prompt_tokens=64).updates[0].micro_batches == 4 * 8
 
@@ -305,6 +302,6 @@ def test_settings_that_a_node_of_ones_own_lacks_stay_unknown() -> None:
     assert (drawn.n, drawn.tokens, drawn.groups) == (1, None, None)
     assert (cut.row_tokens, cut.micro_batches) == (None, None)
     assert sizes.notes == (
-        "longest makes rows of its own: nodes that read them may have other counts than these",
+        "longest makes new rows: nodes that read them may have other counts",
         "gpg_advantages compares the responses to a prompt, but policy.answer samples only one",
     )

@@ -43,7 +43,7 @@ from placements.workload.node_workload import NodeWorkload, node_workloads, stag
 from tests.examples.flows.moving_reference import with_average, with_refreshes
 from tests.examples.flows.two_agents import two_agents
 from tests.looped import looped
-from tests.unit.placements.small_settings import SHIPPED, Of, found_of, graph_of
+from tests.unit.placements.small_problems import SHIPPED, Of, found_of, graph_of
 
 PROMPT, RESPONSE = LengthDistribution.fixed(100), LengthDistribution.fixed(900)
 
@@ -367,5 +367,5 @@ def test_one_that_does_not_say_how_many_it_draws_is_not_costed_as_one() -> None:
     assert {load.rows for load in node_workloads(searching(samples=[]), 8, LengthDistribution.fixed(4))} == {8}, (
         "it says that it is one"
     )
-    with pytest.raises(FlowTypeError, match="samples='turn' names no whole-number setting"):
+    with pytest.raises(FlowTypeError, match="samples='turn' must name a whole-number setting"):
         searching(samples=["turn"])

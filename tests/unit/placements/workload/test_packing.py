@@ -17,16 +17,16 @@ from placements.workload.lengths import LengthDistribution
 from placements.workload.node_workload import ROWS, NodeWorkload, PassTokens, filled_share, rows_tokens
 from placements.workload.planning_problem import PlanningProblem
 from tests.looped import looped
-from tests.unit.placements.small_settings import SMALL, seat_of, setting_of, shapes_of
+from tests.unit.placements.small_problems import SMALL, group_of, problem_of, shapes_of
 
 BUDGET = 1000.0
 FIXED = LengthDistribution.fixed(100)
 FSDP = constants(TrainingConstants, "fsdp")
 
 
-def setting(response: str) -> PlanningProblem:
+def problem(response: str) -> PlanningProblem:
     """Return 64 prompts of 512 tokens with eight responses each, on eight devices."""
-    return setting_of("grpo", response=response)
+    return problem_of("grpo", response=response)
 
 
 def update_of(where: PlanningProblem) -> NodeWorkload:
@@ -74,7 +74,7 @@ def test_rows_stand_for_all_by_their_quantiles_the_longest_first() -> None:
 
 def test_a_load_is_packed_by_the_rows_that_it_has() -> None:
     """Rows of 512 + 488 tokens: one fits 1,900, two fit 2,000, and three 3,900."""
-    load = update_of(setting("488"))
+    load = update_of(problem("488"))
     assert [load.tokens_in(budget).filled for budget in (1000, 1900, 2000, 3900)] == pytest.approx(
         [1.0, 1000 / 1900, 1.0, 3000 / 3900]
     )
@@ -89,8 +89,8 @@ def tokens(filled: float) -> PassTokens:
 @pytest.mark.parametrize("filled", [0.5, 0.7, 1.0])
 def test_half_full_budgets_are_as_many_smaller_micro_batches(filled: float) -> None:
     """Without a pipeline a micro-batch has the tokens that it has; only there are more of them."""
-    shape = shapes_of(setting("488").graph, SMALL)["policy"]
-    links, layout = seat_of("1x8xh100", 1).links, Layout()
+    shape = shapes_of(problem("488").graph, SMALL)["policy"]
+    links, layout = group_of("1x8xh100", 1).links, Layout()
     packed = forward_seconds(shape, tokens(filled), layout, links, FSDP, micro_batch_tokens=2000)
     as_many = 64_000 / ceil(64_000 / (2000 * filled) - 1e-9)
     assert packed == forward_seconds(shape, tokens(1.0), layout, links, FSDP, micro_batch_tokens=as_many)
@@ -98,8 +98,8 @@ def test_half_full_budgets_are_as_many_smaller_micro_batches(filled: float) -> N
 
 def test_a_pipeline_is_paced_by_its_fullest_micro_batch() -> None:
     """Half-full budgets are twice as many micro-batches, each of which takes as long as a full one."""
-    shape = shapes_of(setting("488").graph, SMALL)["policy"]
-    links, layout, work = seat_of("1x8xh100", 4).links, Layout(pipeline=4), ("matmul", "attention", "memory", "launch")
+    shape = shapes_of(problem("488").graph, SMALL)["policy"]
+    links, layout, work = group_of("1x8xh100", 4).links, Layout(pipeline=4), ("matmul", "attention", "memory", "launch")
     full, half = (
         update_seconds(shape, tokens(filled), layout, links, FSDP, micro_batch_tokens=2000).parts
         for filled in (1.0, 0.5)
@@ -109,8 +109,8 @@ def test_a_pipeline_is_paced_by_its_fullest_micro_batch() -> None:
 
 
 def test_a_pipeline_without_a_budget_has_one_micro_batch_of_all_tokens() -> None:
-    shape = shapes_of(setting("488").graph, SMALL)["policy"]
-    links, layout = seat_of("1x8xh100", 4).links, Layout(pipeline=4)
+    shape = shapes_of(problem("488").graph, SMALL)["policy"]
+    links, layout = group_of("1x8xh100", 4).links, Layout(pipeline=4)
     unbounded, wide = (
         forward_seconds(shape, tokens(1.0), layout, links, FSDP, micro_batch_tokens=most) for most in (None, 1e6)
     )
@@ -119,7 +119,7 @@ def test_a_pipeline_without_a_budget_has_one_micro_batch_of_all_tokens() -> None
 
 def test_what_is_offloaded_comes_in_each_micro_batch_that_rows_are_packed_into() -> None:
     """Rows of 1,000 tokens in budgets of 1,900: one each, so as often as in budgets of 1,000."""
-    where, seat, layout = setting("488"), seat_of("1x8xh100", 8), Layout(data=8, sharding="full")
+    where, group, layout = problem("488"), group_of("1x8xh100", 8), Layout(data=8, sharding="full")
     role = next(role for role in where.roles if role.name == "policy.train")
     own = where.loads_of(role)
 
@@ -127,8 +127,8 @@ def test_what_is_offloaded_comes_in_each_micro_batch_that_rows_are_packed_into()
         running = RoleSettings(
             precision="bfloat16", checkpointing="full", micro_batch_tokens=micro, offload=("parameters",)
         )
-        held = footprint(where, role, seat, "fsdp", layout, running)
-        return offloaded_seconds(held, seat, layout, running, own).total_s or 0.0
+        held = footprint(where, role, group, "fsdp", layout, running)
+        return offloaded_seconds(held, group, layout, running, own).total_s or 0.0
 
     assert moved_s(1900) == pytest.approx(moved_s(1000))
     assert moved_s(2000) == pytest.approx(moved_s(1000) / 2)
@@ -137,9 +137,9 @@ def test_what_is_offloaded_comes_in_each_micro_batch_that_rows_are_packed_into()
 @pytest.mark.parametrize("phase", ["logprob", "update"])
 def test_a_pass_is_no_faster_where_rows_fill_its_micro_batches_worse(phase: str) -> None:
     """Budgets of 1,900 tokens are as full as budgets of 1,000 where rows have 1,000."""
-    where, seat, layout = setting("488"), seat_of("1x8xh100", 8), Layout(data=8, sharding="full")
+    where, group, layout = problem("488"), group_of("1x8xh100", 8), Layout(data=8, sharding="full")
     load = next(load for load in where.loads if load.phase == phase)
     runnings = (RoleSettings(checkpointing="full", micro_batch_tokens=micro) for micro in (1000, 1900, 2000))
-    seconds = [passing_seconds(where, seat, "fsdp", layout, running, load) for running in runnings]
+    seconds = [passing_seconds(where, group, "fsdp", layout, running, load) for running in runnings]
     assert seconds[0] == seconds[1]
     assert (seconds[2].total_s or 0.0) < (seconds[1].total_s or 0.0)

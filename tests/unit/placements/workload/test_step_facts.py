@@ -18,7 +18,7 @@ from examples.grpo import grpo
 from flowgraph import Graph, Loss, Mask, Trainable, Value, flow, node
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
-from flowgraph.analysis.state import state_of
+from flowgraph.analysis.state import carried_state
 from flowgraph.app.drawing.stages import facts_json, facts_text
 from flowgraph.cluster.cluster import Cluster, Device
 from flowgraph.cluster.cluster import Machine as Machine
@@ -517,24 +517,24 @@ def test_a_column_is_as_wide_as_its_type(dtype: str, kind: Kind, size: int | Non
 
 @pytest.mark.parametrize("graph", [GRPO, GPG], ids=["grpo", "gpg"])
 def test_facts_print_in_few_columns(graph: Graph, tiny_shape: ModelShape, golden: Callable[[str, str], None]) -> None:
-    text = facts_text(facts_of(graph, tiny_shape, StepWorkload(16, 8)), state_of(graph))
+    text = facts_text(facts_of(graph, tiny_shape, StepWorkload(16, 8)), carried_state(graph))
     assert max(map(len, text.splitlines())) <= 120
     golden(text, f"facts/{graph.name}.txt")
 
 
 def test_facts_print_what_travels_under_a_plan(tiny_shape: ModelShape, golden: Callable[[str, str], None]) -> None:
-    text = facts_text(facts_of(GRPO, tiny_shape, StepWorkload(16, 8), plan=apart(GRPO)), state_of(GRPO))
+    text = facts_text(facts_of(GRPO, tiny_shape, StepWorkload(16, 8), plan=apart(GRPO)), carried_state(GRPO))
     assert max(map(len, text.splitlines())) <= 120
     golden(text, "facts/grpo_apart.txt")
 
 
 def test_facts_print_what_is_not_known(tiny_shape: ModelShape, golden: Callable[[str, str], None]) -> None:
-    golden(facts_text(facts_of(OWN, tiny_shape), state_of(OWN)), "facts/own_nodes.txt")
+    golden(facts_text(facts_of(OWN, tiny_shape), carried_state(OWN)), "facts/own_nodes.txt")
 
 
 def test_facts_go_through_json(tiny_shape: ModelShape) -> None:
     facts = facts_of(GRPO, tiny_shape)
-    back = json.loads(json.dumps(facts_json(facts, state_of(GRPO))))
+    back = json.loads(json.dumps(facts_json(facts, carried_state(GRPO))))
     assert [each["node"] for each in back["nodes"]] == [node.name for node in GRPO.nodes]
     score = next(each for each in back["edges"] if (each["value"], each["reader"]) == ("policy.generate", "score"))
     assert (score["bytes"], score["parts"]["text"], score["crosses"]) == (None, None, None)

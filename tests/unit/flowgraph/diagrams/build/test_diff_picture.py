@@ -18,20 +18,20 @@ from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
 from flowgraph.diagrams.write.formats import text_in
-from flowgraph.diagrams.write.tables import table_of
-from flowgraph.flows.settings import settings_compared
+from flowgraph.diagrams.write.tables import picture_table
+from flowgraph.flows.settings import align_shown_settings
 from flowgraph.lowering.lower import lower
 from flowgraph.passes import compile_graph
 from flowgraph.serialize.graph_text import graph_text
 from tests.looped import looped
 from tests.unit.flowgraph.diagrams.build.test_plan_picture import PROGRAMS
-from tests.unit.placements.small_settings import found_of
+from tests.unit.placements.small_problems import found_of
 
 FOUND = found_of("ppo", "2x8xh100")
 PICTURES = {
     **{flow.name: flow_picture(compile_graph(flow.graph())) for flow in (grpo, gpg, ppo)},
     **{name: plan_picture(program) for name, program in PROGRAMS.items()},
-    **{f"plan {i}": plan_picture(lower(FOUND.setting.graph, FOUND.ranked[i].plan())) for i in range(3)},
+    **{f"plan {i}": plan_picture(lower(FOUND.problem.graph, FOUND.ranked[i].plan())) for i in range(3)},
 }
 
 
@@ -49,7 +49,7 @@ def test_a_picture_beside_itself_is_the_same(name: str) -> None:
     assert [(arrow.label, arrow.style) for arrow in both.arrows] == [
         (arrow.label, arrow.style) for arrow in picture.arrows
     ]
-    assert both.about == "Nothing that is drawn differs."
+    assert both.about == "The pictures are equal."
 
 
 @looped("one, other", [each for each in product(PICTURES, PICTURES) if each[0] < each[1]])
@@ -107,7 +107,7 @@ def test_settings_that_are_new_are_said_to_be_so() -> None:
 
 
 def test_settings_are_compared_by_name_and_a_default_that_one_wrote_down_is_no_change() -> None:
-    before, after = settings_compared(*(compile_graph(each.graph()) for each in (grpo, dr_grpo)))
+    before, after = align_shown_settings(*(compile_graph(each.graph()) for each in (grpo, dr_grpo)))
     boxes = {box.label[0]: box.label[1:] for box in diff_picture(flow_picture(before), flow_picture(after)).boxes}
     assert boxes["clipped"] == ("aggregation=16.0", "was aggregation='token-mean'")
     assert boxes["policy.generate"] == ("n=16, max_tokens=16", "was max_tokens=256")
@@ -128,7 +128,7 @@ def test_no_status_is_told_by_colour_alone(name: str) -> None:
 def test_a_table_says_which_arrows_are_gone() -> None:
     ends = Box("x", ("a",), "host"), Box("y", ("b",), "host")
     one, other = Picture("p", ends, (), (Arrow("x", "y", "Mask"),)), Picture("p", ends, (), ())
-    assert table_of(diff_picture(one, other)).rows[1][3].text == "- Mask from a"
+    assert picture_table(diff_picture(one, other)).rows[1][3].text == "- Mask from a"
 
 
 def test_a_box_in_another_frame_is_another_box() -> None:

@@ -10,9 +10,9 @@ import pytest
 from flowgraph import Graph
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import PhasePeak, Plan, Pool, PoolForecast
-from flowgraph.diagrams.build.memory_picture import memory_picture, parts_of
+from flowgraph.diagrams.build.memory_picture import bytes_by_role, memory_picture
 from placements.memory.footprint import FILLS, FITS_SHARE
-from tests.unit.placements.small_settings import found_of, setting_of
+from tests.unit.placements.small_problems import found_of, problem_of
 
 GIB = 2**30
 
@@ -42,9 +42,9 @@ def test_roles_and_the_process_of_a_plan_of_this_machine_hold_all_of_each_peak(
 ) -> None:
     from placements import forecast
 
-    setting = setting_of(flow, prompts=4, prompt_tokens="16")
-    plan = one_device(setting.graph)
-    plan = forecast(replace(setting, cluster=plan.cluster), plan)
+    problem = problem_of(flow, prompts=4, prompt_tokens="16")
+    plan = one_device(problem.graph)
+    plan = forecast(replace(problem, cluster=plan.cluster), plan)
     peaks = plan.forecast[0].peaks
     assert peaks and all(sum(peak.held.values()) == peak.memory_bytes for peak in peaks)
     assert set(peaks[0].held) <= {"process", *(each.role for each in plan.placed)}
@@ -89,9 +89,9 @@ def test_what_is_too_much_is_said_and_what_was_measured_stands_beside() -> None:
 def test_a_plan_may_fill_all_of_a_cpu_device(one_device: Callable[[Graph], Plan]) -> None:
     from placements import forecast
 
-    setting = setting_of("grpo", prompts=4, prompt_tokens="16")
-    plan = one_device(setting.graph)
-    plan = forecast(replace(setting, cluster=plan.cluster), plan)
+    problem = problem_of("grpo", prompts=4, prompt_tokens="16")
+    plan = one_device(problem.graph)
+    plan = forecast(replace(problem, cluster=plan.cluster), plan)
     (store,) = memory_picture(plan, fills=FILLS).stores
     assert store.room_bytes == store.capacity_bytes == plan.cluster.nodes[0].devices[0].memory_bytes
 
@@ -113,5 +113,5 @@ def test_a_plan_that_does_not_say_who_holds_what_still_reads_and_stays_as_it_is(
 
 def test_parts_that_are_not_all_of_an_edited_peak_are_not_shown() -> None:
     peak = PhasePeak(phase="update", role="a", memory_bytes=3, held={"a": 1, "b": 1})
-    assert parts_of(peak) == (("a", 3),)
-    assert parts_of(peak.model_copy(update={"memory_bytes": 2})) == (("a", 1), ("b", 1))
+    assert bytes_by_role(peak) == (("a", 3),)
+    assert bytes_by_role(peak.model_copy(update={"memory_bytes": 2})) == (("a", 1), ("b", 1))

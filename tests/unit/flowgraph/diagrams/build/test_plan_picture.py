@@ -25,7 +25,7 @@ from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.model.quantities import layout_text
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.language.values import State
-from flowgraph.lowering.follow import follow
+from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Transfer
 from flowgraph.passes import compile_graph
@@ -34,7 +34,7 @@ from nodes import update as train
 from placements.report.charts import arrow_sizes
 from placements.workload.graph_workload import StepWorkload
 from tests.looped import looped
-from tests.unit.placements.small_settings import found_of
+from tests.unit.placements.small_problems import found_of
 
 Golden = Callable[[str, str], None]
 Place = tuple[str, str, Layout]
@@ -252,7 +252,9 @@ def test_memory_is_told_by_role_where_the_plan_has_it() -> None:
 
 def test_a_check_shows_the_home_that_its_weights_come_from() -> None:
     trained, check = PROGRAMS["grpo_two_devices"], compile_graph(evaluate.graph())
-    picture = plan_picture(lower(check, follow(trained.plan, check, {"policy": "policy"}), dict(trained.origins)))
+    picture = plan_picture(
+        lower(check, plan_second_flow(trained.plan, check, {"policy": "policy"}), dict(trained.origins))
+    )
     assert [frame.label for frame in picture.frames] == [
         "all: laptop/0, laptop/1",
         "policy · local · data=2",
@@ -328,9 +330,9 @@ def test_arrows_between_places_say_how_many_bytes_travel() -> None:
 def test_a_found_plan_says_the_bytes_of_what_it_transfers_and_syncs(flow: str) -> None:
     found = found_of(flow, "2x8xh100")
     plan = found.best.plan()
-    program = lower(found.setting.graph, plan)
-    setting = found.setting
-    sizes = arrow_sizes(setting.graph, setting.shapes, StepWorkload(setting.prompts, ceil(setting.prompt.most)), plan)
+    program = lower(found.problem.graph, plan)
+    problem = found.problem
+    sizes = arrow_sizes(problem.graph, problem.shapes, StepWorkload(problem.prompts, ceil(problem.prompt.most)), plan)
     labels = [(each.style.value, each.label) for each in plan_picture(program, sizes).arrows]
     assert [label for style, label in labels if style == "sync"] == ["sync policy 1.1 GiB"]
     moved = [label for style, label in labels if style == "transfer" and "Rollout" in label]

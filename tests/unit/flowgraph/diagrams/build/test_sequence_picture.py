@@ -12,7 +12,7 @@ from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Program, Run, Sync, Transfer
 from tests.looped import looped
 from tests.unit.flowgraph.diagrams.build.test_plan_picture import APART, PROGRAMS, TWO, program_of
-from tests.unit.placements.small_settings import found_of
+from tests.unit.placements.small_problems import found_of
 
 
 def lines(diagram: SequenceDiagram) -> list[str]:
@@ -22,7 +22,7 @@ def lines(diagram: SequenceDiagram) -> list[str]:
 
 def found(flow: str, cluster: str) -> Program:
     best = found_of(flow, cluster).best
-    return lower(best.setting.graph, best.plan())
+    return lower(best.problem.graph, best.plan())
 
 
 def test_a_step_of_a_reference_apart_is_told_in_its_order() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.diagrams.model.ticks import number_text, padded, ticks
+from flowgraph.diagrams.model.ticks import number_text, pad_range, ticks
 
 wide = st.floats(-1e280, 1e280)
 
 
 @given(wide, wide)
 def test_ticks_lie_within_the_range_and_are_few(one: float, other: float) -> None:
-    low, high = padded(*sorted((one, other)))
+    low, high = pad_range(*sorted((one, other)))
     marks = ticks(low, high)
     slack = (high - low) * 1e-5
     assert 2 <= len(marks) <= 7

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from flowgraph.diagrams.model.labels import clean
-from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell, digest, page_html
+from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell, page_html, source_hash
 from flowgraph.diagrams.write.style import page_stylesheet
 from tests.browser.sample_page import sample_page
 from tests.looped import looped
@@ -101,8 +101,8 @@ def test_the_policy_lets_in_what_is_inlined_and_nothing_else() -> None:
     assert styles[1] == page_stylesheet()
     assert dict(rule.split(" ", 1) for rule in rules.split("; ")) == {
         "default-src": "'none'",
-        "style-src": " ".join(map(digest, styles)),
-        "script-src": digest(scripts[0]),
+        "style-src": " ".join(map(source_hash, styles)),
+        "script-src": source_hash(scripts[0]),
         "base-uri": "'none'",
         "form-action": "'none'",
     }

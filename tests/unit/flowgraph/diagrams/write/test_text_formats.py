@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from flowgraph import Flow
 from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.model.charts import Drawing
-from flowgraph.diagrams.model.labels import SIGNS, clean, signed
+from flowgraph.diagrams.model.labels import SIGNS, clean, signed_label
 from flowgraph.diagrams.model.picture import Box, Picture
 from flowgraph.diagrams.write.as_data import KINDS, as_json
 from flowgraph.diagrams.write.formats import mermaid_text, text_in
 from flowgraph.diagrams.write.terminal.any_picture import terminal
-from flowgraph.diagrams.write.terminal.terminal_boxes import ordered, rows
+from flowgraph.diagrams.write.terminal.terminal_boxes import assign_columns, reading_order
 from flowgraph.errors import UsageError
 from flowgraph.passes import compile_graph
 from tests.compact_json import compact_json
@@ -118,7 +118,7 @@ def test_what_a_format_cannot_draw_it_says_and_which_can() -> None:
 @looped("name", PICTURES)
 def test_every_shipped_flow_is_a_line_for_each_box_and_laid_out_by_graphviz(name: str) -> None:
     picture = PICTURES[name]
-    assert [row.box.id for row in rows(picture)] == [box.id for box in ordered(picture)]
+    assert [row.box.id for row in assign_columns(picture)] == [box.id for box in reading_order(picture)]
     drawn = terminal(picture, 120, colour=False)
     assert drawn.count("●") == len(picture.boxes)
     assert max(map(len, drawn.splitlines())) <= 120
@@ -138,7 +138,7 @@ def test_a_hostile_name_is_only_text_in_dot(name: str, kind: str) -> None:
     told = laid_out(text_in(EVERY[kind](name), "dot"))
     assert [each.tag for each in told.iter()] == benign_tags(kind)
     found = {" ".join(each.split()) for each in shown(told)}
-    assert " ".join(clean(name).split()) in found <= {" ".join(signed(name, status).split()) for status in SIGNS}
+    assert " ".join(clean(name).split()) in found <= {" ".join(signed_label(name, status).split()) for status in SIGNS}
     assert not re.search(r"(?i)\b(href|url)\s*=", re.sub(r'"[^"]*"', '""', text_in(EVERY[kind](name), "dot")))
 
 
@@ -202,11 +202,11 @@ def test_an_empty_picture_of_each_kind_is_drawn() -> None:
 def test_a_box_stands_beneath_what_it_reads_wherever_it_was() -> None:
     picture = flow()
     turned = Picture(picture.title, picture.boxes[::-1], picture.frames, picture.arrows)
-    assert [box.id for box in ordered(turned)] == ["n1", "n0", "n2", "n3", "n4"]
+    assert [box.id for box in reading_order(turned)] == ["n1", "n0", "n2", "n3", "n4"]
     knot = Picture("knot", boxes().boxes[:2], boxes().frames, (*boxes().arrows[:1], boxes().arrows[0]))
-    assert [box.id for box in ordered(knot)] == ["n0", "n1"]
+    assert [box.id for box in reading_order(knot)] == ["n0", "n1"]
 
 
 def test_a_column_is_free_after_its_last_reader() -> None:
-    laid = rows(Picture("line", tuple(Box(f"n{i}", ("x",), "host") for i in range(3)), (), ()))
+    laid = assign_columns(Picture("line", tuple(Box(f"n{i}", ("x",), "host") for i in range(3)), (), ()))
     assert [row.column for row in laid] == [0, 0, 0]

@@ -17,7 +17,7 @@ from flowgraph.engines.forward_pass.chunked_head import stats_head
 from flowgraph.engines.forward_pass.forward import forward_stats
 from flowgraph.engines.forward_pass.packed import Packing
 from flowgraph.engines.forward_pass.packing import pack
-from flowgraph.engines.forward_pass.packing_probe import CHOSEN, choose, padded_because
+from flowgraph.engines.forward_pass.packing_probe import CHOSEN, choose_packing, padding_reason
 from flowgraph.errors import LawError
 from flowgraph.language.handle import ResponseRows, TokenStats
 from flowgraph.models.heads import with_head
@@ -49,8 +49,8 @@ PACKED: dict[str, dict[str, Any]] = {
 LLAMA_4 = {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 48, "attention_chunk_size": 4}
 PADDED: dict[str, tuple[dict[str, Any], str]] = {
     "Gemma2": (HEAD, "packed tokens are refused (LawError: attention of packed tokens does not support softcap)"),
-    "Llama4Text": (LLAMA_4, "its layers attend to spans of 4 tokens, and do not say so to attention"),
-    "Nemotron": ({}, "packed tokens have another answer, "),
+    "Llama4Text": (LLAMA_4, "its layers attend to spans of 4 tokens, but do not pass them to attention"),
+    "Nemotron": ({}, "packed tokens change the result by "),
     "Bloom": ({"n_layer": 2, "n_head": 4}, "its attention is eager, and not sdpa"),
 }
 
@@ -94,8 +94,8 @@ def assert_close(one: list[torch.Tensor], other: list[torch.Tensor], limit: floa
 @looped("family", PACKED)
 def test_packed_tokens_have_the_statistics_and_gradients_of_padded_rows(family: str) -> None:
     model, rows = made(family, **PACKED[family]), rows_of()
-    packing = choose(model)
-    assert packing is not None and packing == Packing("segments"), padded_because(model)
+    packing = choose_packing(model)
+    assert packing is not None and packing == Packing("segments"), padding_reason(model)
     padded = told(model, rows, ALL, None)
     for each in (packing, replace(packing, chunk_tokens=3), Packing("mask", chunked=False)):
         assert_close(told(model, rows, ALL, each), padded)
@@ -105,26 +105,26 @@ def test_packed_tokens_have_the_statistics_and_gradients_of_padded_rows(family: 
 def test_a_model_that_packed_tokens_do_not_suit_reads_padded_rows_and_says_why(family: str) -> None:
     sizes, why = PADDED[family]
     model, rows = made(family, **sizes), rows_of()
-    assert choose(model) is None
-    assert padded_because(model).startswith(f"{type(model).__name__} reads padded rows: {why}")
+    assert choose_packing(model) is None
+    assert padding_reason(model).startswith(f"{type(model).__name__} uses padded rows: {why}")
     stats, padded = forward_stats(model, rows, ALL), forward_stats(model, rows, ALL, packing=None)
     assert all(torch.equal(getattr(stats, name), getattr(padded, name)) for name in ALL)
 
 
 def test_values_are_packed_though_a_head_of_zeros_tells_nothing() -> None:
     model, _ = with_head(made("Qwen2"), "values", "small")
-    assert choose(model) == Packing("segments", chunked=False)
+    assert choose_packing(model) == Packing("segments", chunked=False)
     with torch.no_grad():
         model.score.weight.normal_()
-    assert_close(told(model, rows_of(), ("values",), choose(model)), told(model, rows_of(), ("values",), None))
+    assert_close(told(model, rows_of(), ("values",), choose_packing(model)), told(model, rows_of(), ("values",), None))
     other, _ = with_head(made("Nemotron"), "values", "small")
-    assert choose(other) is None
+    assert choose_packing(other) is None
 
 
 def test_scores_of_texts_stay_padded() -> None:
     model, _ = with_head(made("Qwen2"), "score", "small", 0)
     assert (
-        padded_because(model) == "Qwen2ForSequenceClassification gives a number for a whole text: texts are read padded"
+        padding_reason(model) == "Qwen2ForSequenceClassification gives one number for a whole text, so texts are padded"
     )
     score = forward_stats(model, rows_of(), ("score",)).score
     assert score is not None and score.shape == (7,)
@@ -133,7 +133,7 @@ def test_scores_of_texts_stay_padded() -> None:
 def test_a_choice_is_made_once_and_goes_with_its_model() -> None:
     model, calls = made("Llama"), list[int]()
     model.register_forward_pre_hook(lambda *_: calls.append(1))
-    choose(model)
+    choose_packing(model)
     tried = len(calls)
     assert tried > 0
     forward_stats(model, rows_of(), ALL)
@@ -146,7 +146,7 @@ def test_a_choice_is_made_once_and_goes_with_its_model() -> None:
 
 def test_no_rows_call_the_model_once_and_have_a_gradient_of_zero() -> None:
     model = made("Llama")
-    stats, *gradients = told(model, rows_of(()), ("logprobs",), choose(model))
+    stats, *gradients = told(model, rows_of(()), ("logprobs",), choose_packing(model))
     assert stats.shape == (0, 12)
     assert len(gradients) == len(list(model.parameters())) and not any(each.any() for each in gradients)
     assert all(each.dim() for each in gradients), "each parameter has a gradient"
@@ -181,10 +181,10 @@ def test_layers_that_are_run_again_in_the_backward_pass_attend_as_before() -> No
     from torch.utils.checkpoint import checkpoint
 
     model, rows = made("Mistral", sliding_window=4), rows_of()
-    plain = told(model, rows, ALL, choose(model))
+    plain = told(model, rows, ALL, choose_packing(model))
     for layer in model.model.layers:
         layer.forward = again(checkpoint, layer.forward)
-    assert_close(told(model, rows, ALL, choose(model)), plain, 1e-6)
+    assert_close(told(model, rows, ALL, choose_packing(model)), plain, 1e-6)
 
 
 def again(checkpoint: Any, forward: Any) -> Any:
@@ -193,7 +193,7 @@ def again(checkpoint: Any, forward: Any) -> Any:
 
 def test_dropout_in_attention_is_refused() -> None:
     model = made("Llama", attention_dropout=0.5)
-    packing = choose(model)
+    packing = choose_packing(model)
     with pytest.raises(LawError, match="attention of packed tokens does not support dropout"):
         forward_stats(model.train(), rows_of(), ALL, packing=packing)
 
@@ -226,7 +226,7 @@ def test_no_tensor_of_all_tokens_and_the_whole_vocabulary_is_ever_made(lengths: 
     rows = ResponseRows(
         pa.array(CONTEXTS * times, pa.list_(pa.int64())), rows.tokens.repeat(times, 1), torch.tensor(lengths), 1.0
     )
-    choose(model)
+    choose_packing(model)
     found = dict[bool, int]()
     for chunked in (True, False):
         with Largest(model) as largest:
@@ -247,7 +247,7 @@ def test_by_default_a_chunk_has_64_mebibytes_of_logits() -> None:
     rows = ResponseRows(
         pa.array([[1]], pa.list_(pa.int64())), torch.zeros(1, 300, dtype=torch.int64), torch.tensor([300])
     )
-    choose(model)
+    choose_packing(model)
     head = model.get_output_embeddings()
     plain = head.forward
     head.forward = lambda hidden: (seen.append(hidden.shape[1]), plain(hidden))[1]
@@ -281,4 +281,4 @@ def test_kernels_of_a_gpu_attend_as_under_the_explicit_mask(way: Any) -> None:
 @pytest.mark.gpu
 def test_on_a_gpu_half_precision_is_read_by_variable_lengths() -> None:
     model = made("Qwen2", head_dim=64, hidden_size=256).to("cuda", torch.bfloat16)
-    assert choose(model) == Packing("varlen"), padded_because(model)
+    assert choose_packing(model) == Packing("varlen"), padding_reason(model)

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowgraph.engines.forward_pass.attention import PackedAttention, Way, blocks, run_keys, seen
+from flowgraph.engines.forward_pass.attention import PackedAttention, Way, flex_block_mask, run_keys, segment_mask
 from flowgraph.engines.forward_pass.buckets import bucketed
-from flowgraph.engines.forward_pass.forward import cut
-from flowgraph.engines.forward_pass.packed import sliced
+from flowgraph.engines.forward_pass.forward import split_rows
+from flowgraph.engines.forward_pass.packed import peer_slice
 from flowgraph.engines.forward_pass.packing import pack, packed_tokens
 from flowgraph.errors import LawError
 from flowgraph.language.handle import ResponseRows
@@ -43,12 +43,12 @@ def test_contexts_are_packed_once_and_before_what_continues_them() -> None:
     assert packed.reads.tolist() == [2, 3, 4, 6, 2, 5]
     assert packed.targets.tolist() == [100, 101, 102, 200, 300, 301]
     seen_by = ["1......", "11.....", "111....", "1111...", "11111..", "111..1.", "......1"]
-    told = seen(packed.segments, None, "cpu").int().tolist()
+    told = segment_mask(packed.segments, None, "cpu").int().tolist()
     assert ["".join(".1"[each] for each in row) for row in told] == seen_by
 
 
 def test_of_a_window_a_token_sees_itself_and_those_before_it_by_their_places() -> None:
-    told = seen(pack(SOME).segments, 2, "cpu").int().tolist()
+    told = segment_mask(pack(SOME).segments, 2, "cpu").int().tolist()
     wanted = ["1......", "11.....", ".11....", "..11...", "...11..", "..1..1.", "......1"]
     assert ["".join(".1"[each] for each in row) for row in told] == wanted
 
@@ -74,7 +74,7 @@ def test_rows_that_are_a_part_of_others_are_packed_alone() -> None:
 def test_an_empty_context_is_refused() -> None:
     with pytest.raises(LawError) as caught:
         pack(rows_of([[1], []], [2, 2]))
-    assert str(caught.value) == "a response to 0 tokens has nothing that its first token could be read after"
+    assert str(caught.value) == "a response to 0 tokens has no token that its first token could follow"
 
 
 @given(shapes)
@@ -86,7 +86,7 @@ def test_the_count_of_each_row_adds_up_to_the_packed_tokens(shape: Sequence[tupl
 @given(shapes, st.integers(1, 40))
 def test_rows_are_cut_in_order_into_parts_within_the_budget(shape: Sequence[tuple[int, int]], budget: int) -> None:
     rows = drawn(shape)
-    parts = cut(rows, budget)
+    parts = split_rows(rows, budget)
     assert torch.equal(torch.cat([part.tokens for part in parts]), rows.tokens)
     assert [each for part in parts for each in part.context.to_pylist()] == rows.context.to_pylist()
     assert all(len(pack(part).ids) <= budget or len(part.tokens) == 1 for part in parts)
@@ -110,7 +110,7 @@ def test_each_token_is_a_query_of_one_bucket_and_reads_what_it_may_see(shape: Se
         for run, query, key in open_.expand(each.runs, 1, most, wide)[:, 0].nonzero().tolist():
             found[filled + run * most + query, keys[run, key]] = True
         filled += len(each.queries)
-    assert torch.equal(found[back], seen(packed.segments, None, "cpu"))
+    assert torch.equal(found[back], segment_mask(packed.segments, None, "cpu"))
 
 
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -148,7 +148,7 @@ def test_the_keys_of_each_run_and_the_blocks_of_flex_attention_are_those_of_the_
     """What goes to kernels that only GPUs run: keys by run, bottom right, and a mask by the place of a pair."""
     packed = pack(drawn(shape))
     segments, tokens = packed.segments, len(packed.ids)
-    wanted = seen(segments, window, "cpu")
+    wanted = segment_mask(segments, window, "cpu")
     index, (query_ends, key_ends), _ = run_keys(segments, "cpu")
     found = torch.zeros(tokens, tokens, dtype=torch.bool)
     for run in range(len(segments.start)):
@@ -158,7 +158,7 @@ def test_the_keys_of_each_run_and_the_blocks_of_flex_attention_are_those_of_the_
             left = 0 if window is None else max(0, place - (window - 1))
             found[query, index[begin + left : begin + place + 1]] = True
     assert torch.equal(found, wanted)
-    visible = blocks(segments, window, "cpu").mask_mod
+    visible = flex_block_mask(segments, window, "cpu").mask_mod
     pairs = torch.arange(tokens)
     assert torch.equal(visible(0, 0, pairs[:, None], pairs[None]), wanted)
 
@@ -168,7 +168,7 @@ def test_slices_of_packed_tokens_are_all_of_them_and_their_statistics_are_found(
     shape: Sequence[tuple[int, int]], count: int
 ) -> None:
     packed = pack(drawn(shape), count)
-    parts = [sliced(packed, rank, count, "cpu") for rank in range(count)]
+    parts = [peer_slice(packed, rank, count, "cpu") for rank in range(count)]
     assert torch.cat([part.ids for part in parts], 1)[0].tolist() == packed.ids.tolist()
     wide = len(packed.ids) // count
     places = torch.cat([rank * wide + part.reads for rank, part in enumerate(parts)])

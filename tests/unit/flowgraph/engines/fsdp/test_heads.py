@@ -82,7 +82,8 @@ def test_under_adapters_lies_the_base_whatever_updates_change_in_one_memory(told
         assert rank["under"]["before"] == 0.0
         assert rank["under"]["after"] < LIMIT < 1e-3 < rank["under"]["moved"]
         assert rank["under"]["one_memory"]
-        assert rank["under"]["refused"] == "these weights are those under another model's adapters: they are read only"
+        shared = "these weights are shared with another model's adapters, so they are read-only"
+        assert rank["under"]["refused"] == shared
         assert rank["under"]["verbs"] == ["token_stats"]
 
 

@@ -21,7 +21,7 @@ from flowgraph.engines.fsdp.model import FsdpModel
 from flowgraph.engines.fsdp.ranks import ProcessRanks, join
 from flowgraph.engines.fsdp.sharding import decoder_layers
 from flowgraph.engines.local.model import LocalModel
-from flowgraph.engines.model_state.optimizers import descend
+from flowgraph.engines.model_state.optimizers import run_backward
 from flowgraph.errors import FlowError
 from flowgraph.language.handle import Optimizer, ResponseRows, SampleRequest, StepReport
 from flowgraph.language.keys import Key
@@ -97,7 +97,7 @@ def test_a_gradient_that_one_rank_makes_infinite_is_refused_by_all_and_changes_n
     for rank in two:
         text, moved = rank["not_finite"]
         assert text == (
-            "the gradient is not finite (norm nan, loss nan); this step left the weights as they were\n"
+            "the gradient is not finite (norm nan, loss nan); this step did not change the weights\n"
             "    by row 0 of micro-batch 1 on rank 1\n"
             "    by row 1 of micro-batch 1 on rank 1\n"
             "  hint: a log-prob of -inf, a learning rate too high, or an advantage that is not finite"
@@ -109,7 +109,7 @@ def test_ranks_that_come_with_different_many_micro_batches_are_refused_on_all(tw
     for rank in two:
         assert rank["different_many"] == (
             "the ranks have different numbers of micro-batches: 1, 2\n"
-            "  hint: every rank takes as many as the one with the most; empty ones are allowed"
+            "  hint: give every rank as many as the rank with the most; they may be empty"
         )
 
 
@@ -147,7 +147,7 @@ def test_nothing_is_sampled_from_shards(two: Told) -> None:
         assert rank["verbs"] == ["step", "token_stats", "weights"]
         assert rank["sample"] == (
             "a model sharded over 2 ranks cannot generate samples\n"
-            "  hint: place the role that samples on an engine that does; weights are synced to it"
+            "  hint: place the sampling role on an engine that can generate; its weights are synced"
         )
 
 
@@ -315,8 +315,8 @@ def check_adamw(pair: Pair) -> list[dict[str, float]]:
 def check_gradients(pair: Pair) -> tuple[float, float]:
     """Return the largest difference of the gradients, and the largest gradient."""
     rows = make_rows(seed=2)
-    descend([share(pair.whole, rows, ALL)])
-    descend([share(pair.sharded, rows, part) for part in pair.mine(UNEVEN)])
+    run_backward([share(pair.whole, rows, ALL)])
+    run_backward([share(pair.sharded, rows, part) for part in pair.mine(UNEVEN)])
     pair.sharded._reshard()
     want = {name: each.grad for name, each in pair.whole.model.named_parameters()}
     have = {name: each.grad.full_tensor() for name, each in pair.sharded.model.named_parameters()}

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.forward_pass.packing_probe import choose_packing
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError, ModelError
 from flowgraph.language.handle import Completion, Optimizer, ResponseRows, SampleRequest, SingleRank, TokenStats, gather
@@ -56,7 +56,7 @@ def close(stats: TokenStats, wanted: tuple[torch.Tensor, torch.Tensor], limit: f
 
 def reads(handle: LocalModel) -> list[tuple[int, ...]]:
     """Note the shape of what each forward pass reads; how the model reads has been tried by then."""
-    choose(handle.model)
+    choose_packing(handle.model)
     shapes: list[tuple[int, ...]] = []
 
     def note(_: object, args: object, given: dict[str, torch.Tensor]) -> None:
@@ -267,7 +267,8 @@ def test_a_prompt_without_tokens_is_refused(tiny: Tiny) -> None:
     with pytest.raises(ModelError) as caught:
         gather(tiny(), [request(())])
     assert str(caught.value) == (
-        "a prompt of 0 tokens leaves the model nothing to continue\n  hint: does its template drop the text?"
+        "a prompt of 0 tokens leaves the model nothing to continue\n"
+        "  hint: check whether its chat template drops the text"
     )
 
 
@@ -366,7 +367,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_as_they_were(tiny: Tin
     with pytest.raises(LawError) as caught:
         handle.step([lambda: squares(handle)() * 0.0, lambda: sums(handle)() * float(bad)], Optimizer(lr=0.1))
     assert str(caught.value) == (
-        f"the gradient is not finite (norm {bad}, loss {bad}); this step left the weights as they were\n"
+        f"the gradient is not finite (norm {bad}, loss {bad}); this step did not change the weights\n"
         "    by micro-batch 1 on rank 0\n"
         "  hint: a log-prob of -inf, a learning rate too high, or an advantage that is not finite"
     )

@@ -153,8 +153,8 @@ def test_what_lies_under_is_frozen_and_its_weights_are_not_its_own(rows: Respons
         with pytest.raises(LawError) as caught:
             call()
         assert str(caught.value) == (
-            "these weights are those under another model's adapters: they are read only\n"
-            "  hint: a model whose weights change needs adapters of its own: give it the same text with +lora="
+            "these weights are shared with another model's adapters, so they are read-only\n"
+            "  hint: a model that is trained needs its own adapters: add +lora= to its name too"
         )
 
 

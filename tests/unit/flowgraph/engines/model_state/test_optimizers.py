@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from flowgraph.engines.model_state.optimizers import KEEPS, Optimizers, descend
+from flowgraph.engines.model_state.optimizers import KEEPS, Optimizers, run_backward
 from flowgraph.language.handle import NotFinite, Optimizer, TokenStats
 
 ADAMW = Optimizer("adamw", 0.1, 0.01, max_grad_norm=0)
@@ -22,7 +22,7 @@ def weights(seed: int = 0) -> list[torch.Tensor]:
 def stepped(optimizers: Optimizers, steps: int = 2) -> Optimizers:
     for _ in range(steps):
         optimizers.begin()
-        losses = descend([lambda: sum((each**3).sum() for each in optimizers.tensors)], optimizers.at)  # type: ignore[list-item,return-value]
+        losses = run_backward([lambda: sum((each**3).sum() for each in optimizers.tensors)], optimizers.at)  # type: ignore[list-item,return-value]
         optimizers.step(losses, ADAMW)
     return optimizers
 
@@ -34,7 +34,7 @@ def same(one: Optimizers, other: Optimizers) -> bool:
 def refused(optimizers: Optimizers, losses: list[Any]) -> NotFinite:
     optimizers.begin()
     with pytest.raises(NotFinite) as caught:
-        optimizers.step(descend(losses, optimizers.at), ADAMW)
+        optimizers.step(run_backward(losses, optimizers.at), ADAMW)
     return caught.value
 
 
@@ -42,7 +42,7 @@ def refused(optimizers: Optimizers, losses: list[Any]) -> NotFinite:
 def test_an_optimizer_keeps_what_is_said_of_it(name: Any) -> None:
     optimizers = Optimizers(weights())
     optimizers.begin()
-    optimizers.step(descend([(optimizers.tensors[0] ** 2).sum]), Optimizer(name, 0.1))
+    optimizers.step(run_backward([(optimizers.tensors[0] ** 2).sum]), Optimizer(name, 0.1))
     changed, untouched = optimizers.states()[name]
     assert changed.keys() == KEEPS[name]
     assert untouched == {}, "a tensor without a gradient is not changed"
@@ -115,7 +115,7 @@ def test_a_refusal_names_three_rows_and_how_many_more() -> None:
         return (told * torch.nan).sum()
 
     assert str(refused(optimizers, [loss])) == (
-        "the gradient is not finite (norm nan, loss nan); this step left the weights as they were\n"
+        "the gradient is not finite (norm nan, loss nan); this step did not change the weights\n"
         "    by row 0 of micro-batch 0 on rank 0\n"
         "    by row 1 of micro-batch 0 on rank 0\n"
         "    by row 2 of micro-batch 0 on rank 0\n"

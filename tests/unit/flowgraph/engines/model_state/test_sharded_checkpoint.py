@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flowgraph.engines.local.model import LocalModel
-from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece, reading_state, together, write
+from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece, all_or_none, reading_state, write
 from flowgraph.errors import DataError, FlowError, LawError
 from flowgraph.language.handle import Optimizer, SingleRank
 from tests.looped import looped
@@ -104,7 +104,7 @@ def test_a_state_with_an_optimizer_is_refused_where_nothing_is_trained(tiny: Tin
     stepped(tiny(trainable=True)).save_state(tmp_path)
     error = error_of(lambda: tiny().load_state(tmp_path))
     assert isinstance(error, LawError)
-    assert error.what.startswith("this state is not of this model: no optimizer here keeps adamw/")
+    assert error.what.startswith("this state belongs to another model: no optimizer here keeps adamw/")
 
 
 def test_a_model_without_steps_forgets_what_its_optimizer_kept(tiny: Tiny, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_state_of_another_model_is_refused_and_changes_nothing(tiny: Tiny, tmp
     before = handle.weights()
     error = error_of(lambda: handle.load_state(tmp_path))
     assert isinstance(error, LawError)
-    assert error.what == "this state is not of this model"
+    assert error.what == "this state belongs to another model"
     assert error.notes[0] == "weights/lm_head.weight: float32 [20, 16], here float32 [20, 64]"
     assert all(torch.equal(tensor, before[name]) for name, tensor in handle.weights().items())
 
@@ -140,24 +140,24 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no files": (lambda folder: [path.unlink() for path in folder.iterdir()], "00000.json is missing"),
     "a rank's rows": (
         lambda folder: (folder / "00001.safetensors").unlink(),
-        "3 ranks wrote this state, and 00001.safetensors is missing",
+        "3 ranks wrote this state, but 00001.safetensors is missing",
     ),
     "a rank": (
         lambda folder: [path.unlink() for path in folder.glob("00002.*")],
-        "3 ranks wrote this state, and 00002.json, 00002.safetensors is missing",
+        "3 ranks wrote this state, but 00002.json, 00002.safetensors is missing",
     ),
     "too many ranks": (
         lambda folder: (folder / "00003.json").write_text("{}"),
-        "3 ranks wrote this state, and 00003.json is of another",
+        "3 ranks wrote this state, but 00003.json is of another",
     ),
     "another version": (
         lambda folder: changed(folder, 1, lambda said: said.update(version=5)),
-        "it is not of the same state as 00000.json",
+        "it belongs to another state than 00000.json",
     ),
     "no JSON": (lambda folder: (folder / "00001.json").write_text('{"schema": 1'), "Expecting ',' delimiter"),
     "another schema": (
         lambda folder: changed(folder, 0, lambda said: said.update(schema=2)),
-        "schema 2 of 3 ranks, 1 is read here",
+        "schema 2 of 3 ranks; this version reads 1",
     ),
     "no ranks": (lambda folder: changed(folder, 0, lambda said: said.update(ranks=0)), "schema 1 of 0 ranks"),
     "rows twice": (
@@ -174,7 +174,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another shape": (
         lambda folder: changed(folder, 1, lambda said: said["tensors"]["weights/a"].update(shape=[7, 4])),
-        "weights/a: ranks say float32 [7, 5] and float32 [7, 4]",
+        "weights/a: ranks disagree: float32 [7, 5] and float32 [7, 4]",
     ),
     "rows below zero": (
         lambda folder: changed(folder, 0, lambda said: said["tensors"]["weights/a"].update(rows=[-1, 3])),
@@ -240,13 +240,13 @@ class Two:
 def test_a_full_disk_of_one_rank_is_told_by_all_with_its_number(tmp_path: Path) -> None:
     with (
         pytest.raises(OSError, match=r"No space left on device \(rank 1\)") as caught,
-        together(Two(errno.ENOSPC), tmp_path),
+        all_or_none(Two(errno.ENOSPC), tmp_path),
     ):
         pass
     assert caught.value.errno == errno.ENOSPC
-    with pytest.raises(OSError, match="mine") as caught, together(Two(errno.EIO), tmp_path):
+    with pytest.raises(OSError, match="mine") as caught, all_or_none(Two(errno.EIO), tmp_path):
         raise OSError(errno.EDQUOT, "mine")
-    with together(SingleRank(), tmp_path):
+    with all_or_none(SingleRank(), tmp_path):
         pass
 
 
@@ -272,4 +272,4 @@ def test_weights_of_a_state_that_are_not_finite_are_refused_by_name(tiny: Tiny, 
         handle.model.model.norm.weight[0] = float("nan")
     handle.save_state(tmp_path)
     error = error_of(lambda: tiny(trainable=True).load_state(tmp_path))
-    assert "holds NaN or infinities: weights/model.norm.weight" in str(error)
+    assert "contains NaN or infinite values: weights/model.norm.weight" in str(error)

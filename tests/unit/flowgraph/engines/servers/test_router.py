@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.engines.servers.router import Router, tokens
+from flowgraph.engines.servers.router import Router, max_request_tokens
 from flowgraph.language import Key
 from flowgraph.language.handle import SampleRequest
 
@@ -49,4 +49,4 @@ def test_what_is_done_no_longer_counts() -> None:
     for replica, request in zip(router.deal(requests), requests, strict=True):
         router.done(replica, request)
     assert router.under_way == [0, 0]
-    assert tokens(requests[0]) == 18
+    assert max_request_tokens(requests[0]) == 18

@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from flowgraph.engines.sglang.server import Sglang, SglangModel, question
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE, WeightUpdates
 from flowgraph.errors import LawError, WorkerError
 from flowgraph.language import Key
-from flowgraph.language.handle import Optimizer, SampleRequest, gather
+from flowgraph.language.handle import Optimizer, SampleRequest, Stopping, Truncation, gather
 from tests.unit.flowgraph.engines.servers.replicas import Handler, Tokens, drawn, encoded, replicas
 
 REQUEST = SampleRequest((5, 6), 3, 1, 4, 0.7, Key(1, 2, "g"))
@@ -75,6 +76,37 @@ def test_a_question_holds_token_ids_and_leaves_no_setting_to_the_server(replica:
     }
 
 
+def test_a_truncated_sample_has_the_log_probs_of_the_tokens_that_were_kept(replica: Callable[..., Any]) -> None:
+    kept = [-0.1, -0.2, -0.3, 1e-7]
+    request = replace(REQUEST, truncation=Truncation(top_p=0.9), stopping=Stopping(ids=(9,)))
+    server = replica(lambda path: (200, encoded(answer(output_token_sampling_logprobs=kept))))
+    (done,) = sampled(server.door, requests=(request,))
+    assert (done.tokens, done.logprobs, done.finished) == ((7, 8, 9), (-0.1, -0.2, -0.3), True)
+    ((_, body, _),) = server.asked
+    settings = body["sampling_params"]
+    assert body["return_sampling_mask"] and settings["stop_token_ids"] == [2, 9]
+    assert (settings["top_p"], settings["top_k"], settings["min_p"]) == (0.9, 4096, 0.0), "a mask needs a finite top_k"
+    older = replica(lambda path: (200, encoded(answer())))
+    with pytest.raises(WorkerError, match="it lacks log-probs of the truncated distribution"):
+        sampled(older.door, requests=(request,))
+
+
+def test_settings_are_sent_as_they_are_meant_and_others_are_refused() -> None:
+    def sent(vocabulary: int | None = 100, **settings: Any) -> dict[str, Any]:
+        body = question(replace(REQUEST, **settings), [2], vocabulary)
+        return {**body["sampling_params"], "masked": body.get("return_sampling_mask", False)}
+
+    assert sent(truncation=Truncation(min_p=0.1))["top_k"] == 100
+    assert sent(truncation=Truncation(top_k=7))["top_k"] == 7 and sent(truncation=Truncation(top_k=999))["top_k"] == 100
+    assert sent(truncation=Truncation(top_k=7), temperature=0.0) == sent(temperature=0.0), "greedy"
+    assert sent(stopping=Stopping(texts=("a",))) == sent(), "texts are cut here"
+    assert sent(stopping=Stopping(ignore_eos=True))["ignore_eos"] is True and "ignore_eos" not in sent()
+    with pytest.raises(WorkerError, match=r"`sglang` does not sample with repetition_penalty=1\.1, as `local` does"):
+        sent(repetition_penalty=1.1)
+    with pytest.raises(WorkerError, match=r"`sglang` does not sample with top_k=7 with top_p=0\.9"):
+        sent(truncation=Truncation(top_k=7, top_p=0.9))
+
+
 def test_seeds_are_named_by_the_key_and_the_sample() -> None:
     def seed(prompt: int, sample: int, key: Key) -> int:
         asked = SampleRequest((5,), prompt, sample, 4, 1.0, key)
@@ -120,7 +152,7 @@ def test_an_answer_that_cannot_be_used_is_told_with_replica_and_sample(
     server = replica(lambda path: (200, text))
     with pytest.raises(WorkerError) as error:
         sampled(server.door)
-    assert str(error.value).startswith("replica 0 (sample 1 of prompt 3) answers a sample with what cannot be used: ")
+    assert str(error.value).startswith("replica 0 (sample 1 of prompt 3) returned an unusable sample: ")
 
 
 @given(
@@ -202,9 +234,9 @@ def test_spans_may_rise_while_the_expected_version_does_and_never_fall(replica: 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{", b"\x00\xff garbage\r\n\r\n"])
 def test_a_server_that_breaks_off_is_told_and_not_asked_again(replica: Callable[..., Any], sent: bytes) -> None:
     server = replica(lambda path: (0, sent))
-    with pytest.raises(WorkerError, match="replica 0 broke off") as error:
+    with pytest.raises(WorkerError, match="replica 0 broke the connection") as error:
         sampled(server.door)
-    assert "it was to draw sample 1 of prompt 3" in str(error.value)
+    assert "its request was sample 1 of prompt 3" in str(error.value)
     assert len(server.asked) == 1
 
 
@@ -214,9 +246,9 @@ def test_a_server_that_does_not_answer_is_told_in_time(replica: Callable[..., An
         return 200, encoded(answer())
 
     server, started = replica(wait), time.monotonic()
-    with pytest.raises(WorkerError, match="replica 0 does not answer within 0 s"):
+    with pytest.raises(WorkerError, match="replica 0 did not answer within 0 s"):
         sampled(server.door, limit_s=0.3)
-    with pytest.raises(WorkerError, match="replica 0 does not answer /pause_generation within 0 s"):
+    with pytest.raises(WorkerError, match="replica 0 did not answer /pause_generation within 0 s"):
         SglangModel([server.door], Tokens(), limit_s=0.3).pause()
     assert time.monotonic() - started < 3
 
@@ -228,7 +260,7 @@ def test_a_server_that_is_not_there_is_tried_again_and_then_told(
     server = replica(lambda path: (200, encoded(answer())))
     server.shutdown()
     server.server_close()
-    with pytest.raises(WorkerError, match="replica 0 is not reached"):
+    with pytest.raises(WorkerError, match="replica 0 cannot be reached"):
         sampled(server.door)
 
 
@@ -284,7 +316,7 @@ def test_what_the_engine_does_not_offer_is_refused() -> None:
     model = SglangModel([], Tokens())
     assert model.verbs == {"sample", "weights"}
     for call in (model.weights, lambda: model.step([], Optimizer()), lambda: model.token_stats(None, ())):  # type: ignore[arg-type]
-        with pytest.raises(LawError, match=r"the engine `sglang` .*: it offers sample and load"):
+        with pytest.raises(LawError, match=r"the engine `sglang` .*: it supports sample and load"):
             call()
     model.close()
 
@@ -366,7 +398,7 @@ def test_a_server_that_is_too_old_is_not_attached_to(replica: Callable[..., Any]
     server = replica(lambda path: (200, encoded({"version": "0.4.1", "device": "cpu"})))
     with pytest.raises(WorkerError, match=r"SGLang 0\.4\.1 is too old"):
         Sglang().attach(server.door.url)
-    with pytest.raises(WorkerError, match="is not reached"):
+    with pytest.raises(WorkerError, match="cannot be reached"):
         Sglang().attach("http://127.0.0.1:9", limit_s=2.0)
 
 

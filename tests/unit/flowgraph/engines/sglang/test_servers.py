@@ -25,7 +25,7 @@ from flowgraph.engines.servers.server_process import (
     ServerProcess,
     await_ready,
     end_group,
-    held_port,
+    reserve_port,
     start,
     tail,
 )
@@ -49,7 +49,7 @@ launch = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(launch)
 parent = os.getppid()
 told = launch.read_line()
-threading.Thread(target=launch.end_with, args=(parent,), daemon=True).start()
+threading.Thread(target=launch.end_when_parent_ends, args=(parent,), daemon=True).start()
 subprocess.Popen(["sleep", "600"])
 print("told", told.decode(), flush=True)
 pathlib.Path({ready!r}).touch()
@@ -210,7 +210,7 @@ def test_a_server_that_a_signal_has_stopped_is_named_and_not_waited_for(
         own = ServerProcess(door, process, tmp_path / "log")
         for pid, known, says in (
             (child, [own], rf"\({child}\) of replica 0 is stopped, as by SIGSTOP"),  # its first process answers
-            (process.pid, [], "replica 0 does not answer for 2 s"),  # of somebody else: nothing but that is seen
+            (process.pid, [], "replica 0 has not answered for 2 s"),  # of somebody else: nothing but that is seen
         ):
             model, stopping = SglangModel([door], Tokens(), servers=known, limit_s=LIMIT_S), until(asked, pid)
             with pytest.raises(WorkerError, match=says):
@@ -265,8 +265,8 @@ def test_a_process_that_is_never_ready_is_told(tmp_path: Path) -> None:
 def test_a_port_in_use_is_refused_and_a_held_one_lets_a_server_listen() -> None:
     told = r"replica 0 could not be started: 127\.0\.0\.1:.*in use"
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(WorkerError, match=told):
-        held_port("127.0.0.1", taken.getsockname()[1], "replica 0")
-    with held_port("127.0.0.1", 0, "replica 0") as held:
+        reserve_port("127.0.0.1", taken.getsockname()[1], "replica 0")
+    with reserve_port("127.0.0.1", 0, "replica 0") as held:
         socket.create_server(("127.0.0.1", held.getsockname()[1])).close()
 
 

@@ -26,7 +26,7 @@ from flowgraph.engines.vllm.server import Vllm, VllmModel, VllmUpdates, token_by
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE
 from flowgraph.errors import LawError, WorkerError
 from flowgraph.language import Key
-from flowgraph.language.handle import Optimizer, SampleRequest
+from flowgraph.language.handle import Optimizer, SampleRequest, Stopping, Truncation
 from tests.unit.flowgraph.engines.servers.replicas import Tokens, drawn, encoded, replicas
 
 REQUEST = SampleRequest((5, 6), 3, 1, 4, 0.7, Key(1, 2, "g"))
@@ -90,13 +90,29 @@ def test_a_question_holds_token_ids_and_leaves_no_setting_to_the_server(replica:
     }
 
 
+def test_settings_are_sent_as_they_are_meant_and_others_are_refused(replica: Callable[..., Any]) -> None:
+    settings = {"truncation": Truncation(top_k=7, top_p=0.9), "repetition_penalty": 1.1}
+    request = replace(REQUEST, **settings, stopping=Stopping(ids=(9,), ignore_eos=True))
+    server = replica(lambda path: (200, encoded(answer())))
+    (done,) = sampled(server.door, requests=(request,))
+    assert (done.tokens, done.logprobs, done.finished) == ((7, 8, 9), (-0.5,) * 3, True)
+    ((_, body, _),) = server.asked
+    sent = body["sampling_params"]
+    assert (sent["top_k"], sent["top_p"], sent["repetition_penalty"]) == (7, 0.9, 1.1)
+    assert sent["stop_token_ids"] == [9]
+    greedy = question(replace(request, temperature=0.0), [])["sampling_params"]
+    assert (greedy["top_k"], greedy["top_p"], greedy["repetition_penalty"]) == (-1, 1.0, 1.1)
+    with pytest.raises(WorkerError, match=r"`vllm` does not sample with min_p=0\.1 with top_p=0\.9, as `local` does"):
+        question(replace(REQUEST, truncation=Truncation(top_p=0.9, min_p=0.1)), [])
+
+
 def test_a_temperature_that_vllm_would_replace_is_refused_before_it_is_asked() -> None:
     for temperature in (0.0, 0.01, 1.0):
         assert (
             question(SampleRequest((5,), 0, 0, 4, temperature, Key()), [])["sampling_params"]["temperature"]
             == temperature
         )
-    with pytest.raises(WorkerError, match=r"at 0\.01 at least, not at 0\.005"):
+    with pytest.raises(WorkerError, match=r"at temperature 0\.01 or more, not at 0\.005"):
         question(SampleRequest((5,), 0, 0, 4, 0.005, Key()), [])
 
 
@@ -130,7 +146,7 @@ def test_an_answer_that_cannot_be_used_is_told_with_replica_and_sample(
     server = replica(lambda path: (200, text))
     with pytest.raises(WorkerError) as error:
         sampled(server.door)
-    assert str(error.value).startswith("replica 0 (sample 1 of prompt 3) answers a sample with what cannot be used: ")
+    assert str(error.value).startswith("replica 0 (sample 1 of prompt 3) returned an unusable sample: ")
 
 
 @given(st.binary(max_size=200))
@@ -179,9 +195,9 @@ def test_a_server_that_does_not_answer_is_told_in_time(replica: Callable[..., An
         return 200, encoded(answer())
 
     server, started = replica(wait), time.monotonic()
-    with pytest.raises(WorkerError, match="replica 0 does not answer within 0 s"):
+    with pytest.raises(WorkerError, match="replica 0 did not answer within 0 s"):
         sampled(server.door, limit_s=0.3)
-    with pytest.raises(WorkerError, match=r"replica 0 does not answer /pause\?mode=keep within 0 s"):
+    with pytest.raises(WorkerError, match=r"replica 0 did not answer /pause\?mode=keep within 0 s"):
         VllmModel([server.door], Tokens(), limit_s=0.3).pause()
     assert time.monotonic() - started < 3
 
@@ -193,7 +209,7 @@ def test_a_server_that_is_not_there_is_tried_again_and_then_told(
     server = replica(lambda path: (200, b""))
     server.shutdown()
     server.server_close()
-    with pytest.raises(WorkerError, match="replica 0 is not reached"):
+    with pytest.raises(WorkerError, match="replica 0 cannot be reached"):
         sampled(server.door)
 
 
@@ -201,7 +217,7 @@ def test_an_update_holds_sends_checks_stamps_and_lets_go(replica: Callable[..., 
     import torch
 
     server = replica(agreeable)
-    with pytest.raises(WorkerError, match="names its weights otherwise"):  # it tells no checksum of `w`
+    with pytest.raises(WorkerError, match="uses other names for its weights"):  # it tells no checksum of `w`
         door = replace(server.door, precision="float32")
         VllmUpdates([door], scratch=tmp_path, hold="retract").send([("w", torch.ones(2))], 7)
     told = [(path, body.get("method") or body.get("new_version")) for path, body, _ in server.asked]
@@ -235,7 +251,7 @@ def test_a_worker_that_fails_is_told_in_its_words_and_the_server_goes_on(
 @pytest.mark.parametrize("results", [None, [], [None], "done", [1]], ids=str)
 def test_a_server_whose_workers_were_not_taught_is_told(replica: Callable[..., Any], results: Any) -> None:
     server = replica(lambda path: (200, encoded({"results": results})))
-    with VllmControl(server.door, 5.0) as control, pytest.raises(WorkerError, match="was it started by flowgraph"):
+    with VllmControl(server.door, 5.0) as control, pytest.raises(WorkerError, match="start this server with flowgraph"):
         control.post("/begin_weight_update")
 
 
@@ -248,7 +264,7 @@ def test_a_server_that_never_comes_to_rest_is_told_in_time(replica: Callable[...
 def test_weights_do_not_go_through_memory_to_a_gpu(replica: Callable[..., Any]) -> None:
     server = replica(agreeable)
     door = ServerAddress(server.door.url, "replica 0", VLLM.newest, device="cuda", key="k", admin_key="a")
-    with pytest.raises(WorkerError, match=r"do not go through memory to vLLM on cuda\n  hint: update by group"):
+    with pytest.raises(WorkerError, match=r"cannot receive weights through memory\n  hint: update by group"):
         VllmUpdates([door], by="memory").send([], 7)
 
 
@@ -275,7 +291,7 @@ def test_a_server_that_is_too_old_is_not_attached_to(replica: Callable[..., Any]
     server = replica(lambda path: (200, b'{"version": "0.31.0+cpu"}' if path == "/version" else encoded(DONE)))
     with pytest.raises(WorkerError, match=r"vLLM 0\.31\.0 is too old: 0\.32\.0 is the oldest that is known"):
         Vllm().attach(server.door.url)
-    with pytest.raises(WorkerError, match="is not reached"):
+    with pytest.raises(WorkerError, match="cannot be reached"):
         Vllm().attach("http://127.0.0.1:9", limit_s=2.0)
 
 
@@ -283,7 +299,7 @@ def test_what_the_engine_does_not_offer_is_refused() -> None:
     model = VllmModel([], Tokens())
     assert model.verbs == {"sample", "weights"}
     for call in (model.weights, lambda: model.step([], Optimizer()), lambda: model.token_stats(None, ())):  # type: ignore[arg-type]
-        with pytest.raises(LawError, match=r"the engine `vllm` .*: it offers sample and load"):
+        with pytest.raises(LawError, match=r"the engine `vllm` .*: it supports sample and load"):
             call()
     model.close()
 

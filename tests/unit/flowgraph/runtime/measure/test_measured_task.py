@@ -26,6 +26,7 @@ from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Read, Run, Switch, Sync, Task
 from flowgraph.lowering.task_names import task_name
 from flowgraph.passes import compile_graph
+from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.hosting import to_wire
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.measure import measured_task, profiling
@@ -48,7 +49,7 @@ from flowgraph.runtime.measure.measured_task import (
 from flowgraph.runtime.measure.profiling import profile_folder, profiled_steps
 from flowgraph.runtime.record.run_folder import RunFolder
 from placements.step.step_forecast import schedule_of
-from placements.step.timeline import play
+from placements.step.timeline import timeline_of
 from tests.looped import looped
 
 MIB = 2**20
@@ -264,9 +265,9 @@ def test_what_was_not_measured_is_waited_through() -> None:
 
 def test_a_measured_step_plays_as_a_forecast_does() -> None:
     step = measured_step(0, made_up(PROGRAM), PROGRAM, 24.0).timed
-    played = play(schedule_of(step.tasks, step.waits), steps=3)
+    simulated = timeline_of(schedule_of(step.tasks, step.waits), steps=3)
     seconds = [each.seconds or 0 for each in step.tasks]
-    assert max(seconds) < played.finish_s[0] < sum(seconds)
+    assert max(seconds) < simulated.finish_s[0] < sum(seconds)
 
 
 def test_peaks_are_told_by_pool_phase_and_role_as_a_plan_tells_them() -> None:
@@ -325,8 +326,9 @@ def test_a_step_that_was_run_again_counts_once_and_a_torn_line_not_at_all(record
 
 def test_a_step_of_which_nothing_was_measured_leaves_no_line(tmp_path: Path) -> None:
     with MeasuredRecorder(RunFolder(tmp_path), PROGRAM) as recorder:
-        recorder.stepped(0, StepResult({}, Observations(), places=None), 1.0)  # type: ignore[arg-type]
-        recorder.checked(0, Observations(), 1.0)
+        ran = StepResult({}, Observations(), places=None)  # type: ignore[arg-type]
+        recorder.stepped(0, ran, 1.0)
+        recorder.checked(0, HeldOutResult(PROGRAM.graph, ran, {}), 1.0)
     assert read_measured(tmp_path) == []
 
 

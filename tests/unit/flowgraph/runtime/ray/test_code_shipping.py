@@ -220,7 +220,7 @@ def test_a_folder_of_too_many_files_is_refused_and_nothing_is_copied(
     assert len(names(tmp_path / "enough")) == 3
     write(home, ["pkg/two.py"])
     assert refusal(home / "mine.py", tmp_path / "staged") == (
-        f"{home}: more than 3 files of Python lie here beside mine.py, too many to send to workers\n"
+        f"{home}: this folder has more than 3 files of Python next to mine.py, too many to send to workers\n"
         "  hint: move mine.py and what it imports to a folder of their own"
     )
     assert not (tmp_path / "staged").exists()
@@ -233,7 +233,7 @@ def test_files_of_too_many_bytes_are_refused_and_nothing_is_copied(
     with Path("large.py").open("r+b") as file:
         file.truncate(64 * 2**20 + 1)
     assert refusal(Path("mine.py"), tmp_path / "staged") == (
-        f"{tmp_path}/home: more than 64.0 MiB of Python lie here beside mine.py, too many to send to workers\n"
+        f"{tmp_path}/home: this folder has more than 64.0 MiB of Python next to mine.py, too many to send to workers\n"
         "  hint: move mine.py and what it imports to a folder of their own"
     )
     assert not (tmp_path / "staged").exists()
@@ -250,7 +250,7 @@ def test_a_file_named_twice_counts_once(tmp_path: Path, monkeypatch: pytest.Monk
 def test_files_are_copied_into_an_empty_folder_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(write(tmp_path / "project", ["mine.py"]))
     old = write(tmp_path / "old", ["x"])
-    assert refusal(Path("mine.py"), old) == f"{old}: is not empty, so it cannot take the workers' files"
+    assert refusal(Path("mine.py"), old) == f"{old}: is not empty, so the workers' files cannot be written to it"
     assert refusal(Path("mine.py"), old / "x") == (
         f"{old}/x: cannot be made for the workers' files\n    [Errno 17] File exists: '{old}/x'"
     )

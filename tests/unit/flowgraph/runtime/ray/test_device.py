@@ -32,8 +32,16 @@ from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import from_table, select
 from flowgraph.runtime.hosting import ModelSetup
-from flowgraph.runtime.ray.device import Flows, PoolRank, RankActor, host_process, on_tables, read_source, run_on_host
-from flowgraph.runtime.row_identity import IDS, PLACE, Guide, by_work, joined
+from flowgraph.runtime.ray.device import (
+    Flows,
+    PoolRank,
+    RankActor,
+    apply_to_tables,
+    host_process,
+    read_source,
+    run_on_host,
+)
+from flowgraph.runtime.row_identity import IDS, PLACE, Guide, balanced_shares, join_shards
 from flowgraph.runtime.serving import ServerPlace, Servers
 from nodes import LanguageModel, LogProbs, Policy, Prompts, Reference, Rollout, Scores, generate, logprobs
 from nodes.data.source import FixedPrompts
@@ -202,7 +210,7 @@ def test_two_devices_sample_what_one_does_in_the_same_order(
     parts = [table for table, _ in given]
     assert [table.num_rows for table in parts] == [6, 3]
     assert [sorted(set(table.column("group").to_pylist())) for table in parts] == [[2, 4], [9]]
-    found = joined(parts, "rollout")
+    found = join_shards(parts, "rollout")
     exact = [name for name in whole.column_names if name != "logprobs"]
     assert found.select(exact).equals(whole.select(exact))
     assert found.column("group").to_pylist() == [9] * 3 + [2] * 3 + [4] * 3, "in the order of the prompts"
@@ -216,7 +224,7 @@ def test_rows_that_stay_on_their_ranks_and_rows_that_come_from_elsewhere_meet(
     (wanted,) = one("ref.logprobs", rollout)
     for given in (own, rollout):
         parts = [table for table, _ in on_two(two, "ref.logprobs", given)]
-        found = joined(parts, "logprobs")
+        found = join_shards(parts, "logprobs")
         assert without_ids(found).column("value").to_pylist() == [
             pytest.approx(row, abs=1e-5) for row in wanted.column("value").to_pylist()
         ]
@@ -236,7 +244,7 @@ def test_rows_from_elsewhere_may_come_in_another_order(
     mixed = scores.take([8, 1, 3, 0, 6, 2, 7, 5, 4])
     told = {tuple(row[name] for name in IDS): row["value"] for row in wanted.to_pylist()}
     for given in (own, rollout, rollout.take([2, 1, 0, 5, 4, 3, 8, 7, 6])):
-        found = joined([table for table, _ in on_two(two, "ref.weighted", mixed, given)], "weighted")
+        found = join_shards([table for table, _ in on_two(two, "ref.weighted", mixed, given)], "weighted")
         assert {tuple(row[name] for name in IDS): row["value"] for row in found.to_pylist()} == told
 
 
@@ -247,7 +255,7 @@ def test_a_rank_without_rows_gives_none(two: list[RankActor], uneven_rows: pa.Ta
     assert given[0][0].schema.equals(given[1][0].schema, check_metadata=True)
     parts = [table for table, _ in on_two(two, "ref.logprobs", [table for table, _ in given])]
     assert [table.num_rows for table in parts] == [3, 0]
-    assert joined(parts, "logprobs").num_rows == 3
+    assert join_shards(parts, "logprobs").num_rows == 3
 
 
 def test_each_rank_tells_what_it_observed(two: list[RankActor], prompts: pa.Table) -> None:
@@ -263,7 +271,7 @@ def test_several_tables_of_a_value_are_joined_before_they_are_shared_by_work(
 ) -> None:
     parts = [table for table, _ in on_two(two, "policy.generate", prompts)]
     task, versions = TASKS["ref.logprobs"], {"ref": 0}
-    shares = by_work(joined(parts, "rollout"), Guide("rollout", "context", "lengths"), 2)
+    shares = balanced_shares(join_shards(parts, "rollout"), Guide("rollout", "context", "lengths"), 2)
     for rank, device in enumerate(two):
         told, _ = device.run(0, task, versions, KEY, [(2, False)], *parts)
         assert set(told.column("#group").to_pylist()) == {*shares.groups[shares.ranks == rank].tolist()}
@@ -278,7 +286,7 @@ def test_scalars_that_ranks_do_not_agree_on_are_refused_where_they_are_read(
     own = [table for table, _ in on_two(two, "policy.generate", prompts)]
     parts = [table for table, _ in on_two(two, "ref.total", own)]
     with pytest.raises(LawError) as caught:
-        joined(parts, "ref.total")
+        join_shards(parts, "ref.total")
     assert str(caught.value) == "the rows of `ref.total` are not those of `ref.total`: its ranks give different scalars"
 
 
@@ -469,7 +477,7 @@ def test_a_source_is_read_as_a_table_with_ids(uneven_rows: pa.Table) -> None:
 def test_what_is_recorded_is_whole_and_has_no_ids(two: list[RankActor], prompts: pa.Table) -> None:
     parts = [table for table, _ in on_two(two, "policy.generate", prompts)]
     seen = list[Any]()
-    on_tables(lambda tables, word: seen.extend([*tables, word]), [2, 1], ["said"], *parts, prompts)
+    apply_to_tables(lambda tables, word: seen.extend([*tables, word]), [2, 1], ["said"], *parts, prompts)
     rollout, asked, word = seen
     assert (rollout.num_rows, asked.num_rows, word) == (9, 3, "said")
     assert not {*IDS, PLACE} & {*rollout.column_names, *asked.column_names}
@@ -513,7 +521,7 @@ def test_a_run_reads_its_parts_of_what_comes_whole_or_in_part(
     wanted = [table for table, _ in on_two(two, "ref.logprobs", own)]
     for given in (rollout, parts, [select(each, task.parts[0][1]) for each in own]):
         found = [table for table, _ in on_two(two, "ref.logprobs", given)]
-        assert joined(found, "x").equals(joined(wanted, "x"))
+        assert join_shards(found, "x").equals(join_shards(wanted, "x"))
 
 
 @pytest.mark.parametrize("here", [True, False])

@@ -6,7 +6,7 @@ import socket
 
 import psutil
 
-from flowgraph.runtime.ray.open_ports import ListeningSocket, listening
+from flowgraph.runtime.ray.open_ports import ListeningSocket, listening_sockets
 from tests.looped import looped
 
 
@@ -20,10 +20,10 @@ def test_a_socket_on_loopback_is_told_from_one_for_all(address: str, beyond: boo
 
 def test_the_sockets_of_a_process_are_found_while_they_listen() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        own = [each for each in listening([psutil.Process()]) if each.port == server.getsockname()[1]]
+        own = [each for each in listening_sockets([psutil.Process()]) if each.port == server.getsockname()[1]]
         assert [(each.address, each.beyond) for each in own] == [("127.0.0.1", False)]
         port = server.getsockname()[1]
-    assert port not in [each.port for each in listening([psutil.Process()])]
+    assert port not in [each.port for each in listening_sockets([psutil.Process()])]
 
 
 def test_an_address_is_said_as_one_types_it() -> None:

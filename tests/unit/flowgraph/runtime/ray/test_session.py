@@ -11,7 +11,7 @@ import pytest
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Plan, Pool
 from flowgraph.errors import ResourceError, WorkerError
-from flowgraph.runtime.ray.session import admitted, connect, matched, wanted
+from flowgraph.runtime.ray.session import connect, match_cluster, match_machines, resources_needed
 
 CPU, GPU = (Device(kind=kind, memory_bytes=2**30) for kind in ("cpu", "gpu"))
 
@@ -32,14 +32,14 @@ def machine(address: str, alive: bool = True, **resources: float) -> dict[str, A
 
 def found(made: Plan, *there: dict[str, Any]) -> dict[str, str]:
     """Return the address of each machine of a plan."""
-    return {name: each["NodeManagerAddress"] for name, each in matched(made, there).items()}
+    return {name: each["NodeManagerAddress"] for name, each in match_machines(made, there).items()}
 
 
 def test_a_device_takes_a_cpu_and_a_gpu_if_it_is_one() -> None:
     both = plan({"one": (CPU, GPU, GPU)}, train=[("one", 0), ("one", 1)], judge=[("one", 2)])
-    assert wanted(both, both.cluster.nodes[0]) == {"CPU": 3, "GPU": 2}
+    assert resources_needed(both, both.cluster.nodes[0]) == {"CPU": 3, "GPU": 2}
     only = plan({"one": (CPU, GPU)}, train=[("one", 0)])
-    assert wanted(only, only.cluster.nodes[0]) == {"CPU": 1}
+    assert resources_needed(only, only.cluster.nodes[0]) == {"CPU": 1}
 
 
 def test_machines_without_a_pool_are_not_asked_for() -> None:
@@ -68,26 +68,26 @@ def test_devices_that_no_pool_uses_do_not_let_a_machine_choose_first() -> None:
 def refused(made: Plan, *there: dict[str, Any]) -> str:
     """Return what is said of a plan whose machines are not there."""
     with pytest.raises(ResourceError) as caught:
-        matched(made, there)
+        match_machines(made, there)
     return str(caught.value)
 
 
 def test_a_machine_that_is_missing_is_told_with_those_that_are_there() -> None:
     made = plan({"one": (GPU, GPU)}, train=[("one", 0), ("one", 1)])
     assert refused(made, machine("a", CPU=3), machine("b", CPU=8, GPU=1)) == (
-        "node one: the plan counts on 2 CPU and 2 GPU; Ray's machines have 3 CPU and 0 GPU; 8 CPU and 1 GPU"
+        "node one: the plan needs 2 CPU and 2 GPU; Ray's machines have 3 CPU and 0 GPU; 8 CPU and 1 GPU"
     )
 
 
 def test_a_second_machine_that_is_missing_is_told() -> None:
     made = plan({"one": (CPU,), "two": (CPU,)}, train=[("one", 0), ("two", 0)])
-    assert refused(made, machine("a", CPU=8)) == "node two: the plan counts on 1 CPU; Ray has no further machine"
+    assert refused(made, machine("a", CPU=8)) == "node two: the plan needs 1 CPU; Ray has no further machine"
 
 
 def test_a_machine_that_has_left_is_none() -> None:
     made = plan({"one": (CPU,)}, train=[("one", 0)])
     assert refused(made, machine("a", alive=False, CPU=8)) == (
-        "node one: the plan counts on 1 CPU; Ray has no further machine"
+        "node one: the plan needs 1 CPU; Ray has no further machine"
     )
 
 
@@ -95,9 +95,9 @@ def test_a_cluster_without_a_cpu_for_host_nodes_is_told_before_anything_starts()
     made = plan({"one": (CPU,), "two": (CPU,) * 2}, train=[("one", 0)], draw=[("two", 0), ("two", 1)])
     exact = [machine("a", CPU=2), machine("b", CPU=1)]
     with pytest.raises(ResourceError) as caught:
-        admitted(made, [*exact, machine("c", alive=False, CPU=8)])
+        match_cluster(made, [*exact, machine("c", alive=False, CPU=8)])
     assert str(caught.value) == (
-        "host nodes: the plan counts on 1 CPU beyond the 3 of its devices; "
+        "host nodes: the plan needs 1 CPU beyond the 3 of its devices; "
         "Ray's machines have 2 CPU and 0 GPU; 1 CPU and 0 GPU\n"
         "  hint: ray start --num-cpus=… on one machine with 1 more than its devices"
     )
@@ -105,7 +105,7 @@ def test_a_cluster_without_a_cpu_for_host_nodes_is_told_before_anything_starts()
 
 @pytest.mark.parametrize("there", [[machine("a", CPU=2)], [machine("a", CPU=1), machine("b", CPU=1)]])
 def test_a_cpu_for_host_nodes_may_be_on_any_machine(there: list[dict[str, Any]]) -> None:
-    assert admitted(plan({"one": (CPU,)}, train=[("one", 0)]), there) == {"one": there[0]}
+    assert match_cluster(plan({"one": (CPU,)}, train=[("one", 0)]), there) == {"one": there[0]}
 
 
 @pytest.mark.parametrize("prefix", ["", "ray://"])
@@ -121,7 +121,7 @@ def test_an_address_where_nothing_listens_is_found_out_at_once(monkeypatch: pyte
     why = f"[Errno {errno.ECONNREFUSED}] Connection refused"
     assert str(caught.value) == (
         f"the connection to Ray could not be started: nothing answers at {address} ({why})\n"
-        "  hint: ray status says where a cluster is"
+        "  hint: `ray status` shows its address"
     )
 
 
@@ -132,5 +132,5 @@ def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(WorkerError) as caught:
         connect(plan({"one": (CPU,)}, train=[("one", 0)]), "nonsense", None, 1)
     assert str(caught.value) == (
-        "Ray could not be started: Invalid address format: nonsense\n  hint: is there a cluster at nonsense?"
+        "Ray could not be started: Invalid address format: nonsense\n  hint: check that a Ray cluster runs at nonsense"
     )

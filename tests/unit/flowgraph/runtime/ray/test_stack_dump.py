@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from flowgraph.runtime.ray.stack_dump import shortened, stacks_here, stacks_of
+from flowgraph.runtime.ray.stack_dump import request_stacks, shortened, thread_stacks
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="files in memory are of Linux")
 CHILD = """
@@ -29,13 +29,13 @@ def test_a_process_says_what_its_other_threads_are_at() -> None:
     thread = threading.Thread(target=waits_for_a_stop, name="waiting")
     thread.start()
     try:
-        told = stacks_here()
+        told = thread_stacks()
     finally:
         stop.set()
         thread.join()
     assert "waiting" in told
     assert any(line.endswith("waits_for_a_stop") for line in told)
-    assert not any(line.endswith("stacks_here") for line in told)
+    assert not any(line.endswith("thread_stacks") for line in told)
 
 
 @LINUX
@@ -45,7 +45,7 @@ def test_a_process_that_answers_nothing_is_read_by_a_signal_and_lives_on() -> No
             assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"
             for _ in range(2):
-                assert any("waits_for_nothing" in line for line in stacks_of(child.pid))
+                assert any("waits_for_nothing" in line for line in request_stacks(child.pid))
             time.sleep(0.05)
             assert child.poll() is None
         finally:
@@ -55,14 +55,14 @@ def test_a_process_that_answers_nothing_is_read_by_a_signal_and_lives_on() -> No
 def test_a_process_that_was_not_told_to_is_left_alone() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
         try:
-            assert stacks_of(child.pid) == []
+            assert request_stacks(child.pid) == []
             assert child.poll() is None
         finally:
             child.kill()
 
 
 def test_no_process_has_no_stacks() -> None:
-    assert stacks_of(2**22 + 1) == []
+    assert request_stacks(2**22 + 1) == []
 
 
 def test_the_last_lines_are_kept() -> None:

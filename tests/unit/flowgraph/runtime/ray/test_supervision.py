@@ -69,7 +69,7 @@ def test_a_process_of_rays_own_that_ended_is_named(sleep: Sleep, name: str) -> N
     while psutil.Process(processes[name].pid).status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
     assert told(Supervisor((), started=True)) == (
-        f"Ray's {name} ended while the run needed it\n"
+        f"Ray's {name} ended during the run\n"
         "  hint: out of memory, a crash in native code, or killed; `flowgraph plan` forecasts memory"
     )
 
@@ -92,7 +92,7 @@ def test_a_stopped_process_is_named_once_it_is_stopped_for_long(sleep: Sleep, mo
     assert told(watched, pending) == ""
     monkeypatch.setattr(supervision, "STOPPED_S", 0.0)
     assert told(watched, pending) == (
-        "a host process (N) is stopped, as by SIGSTOP\n    it was to run score (host), step 3, grpo.py:17"
+        "a host process (N) is stopped, as by SIGSTOP\n    its task was score (host), step 3, grpo.py:17"
     )
 
 

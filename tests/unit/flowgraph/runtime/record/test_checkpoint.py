@@ -100,13 +100,13 @@ def flip(path: Path, place: int = -1) -> None:
 
 HARMED: dict[str, tuple[Callable[[Path], None], str]] = {
     f"{PARTS}/policy/rank0.safetensors cut": (cut, "has 2303999 bytes, not 2304000"),
-    f"{PARTS}/policy/rank0.safetensors flipped": (flip, "has other bytes than were written"),
+    f"{PARTS}/policy/rank0.safetensors flipped": (flip, "has changed since it was written"),
     f"{PARTS}/policy/rank0.safetensors gone": (Path.unlink, "is missing"),
     f"{PARTS}/policy/rank0.json cut": (cut, "has 13 bytes, not 14"),
-    f"{PARTS}/policy/rank0.json flipped": (flip, "has other bytes than were written"),
+    f"{PARTS}/policy/rank0.json flipped": (flip, "has changed since it was written"),
     f"{PARTS}/carried/beta.arrow gone": (Path.unlink, "is missing"),
     f"{STATE} cut": (cut, "bytes, not"),
-    f"{STATE} flipped": (flip, "has other bytes than were written"),
+    f"{STATE} flipped": (flip, "has changed since it was written"),
     f"{STATE} gone": (Path.unlink, "is missing"),
     f"{MANIFEST} gone": (Path.unlink, "MANIFEST.json is missing"),
     f"{MANIFEST} cut in half": (lambda path: os.truncate(path, path.stat().st_size // 2), "cannot be read"),
@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_is_set_aside_with_what_is_wrong_and_the_one_before
     newest = checkpoints.newest(told.append)
     assert newest is not None and newest.steps == 2
     assert names(checkpoints) == ["bad_step_000004", "step_000002"]
-    assert len(told) == 1 and says in told[0] and "it is now bad_step_000004" in told[0]
+    assert len(told) == 1 and says in told[0] and "it is renamed to bad_step_000004" in told[0]
 
 
 def test_a_copy_of_an_older_checkpoint_or_of_another_run_is_not_taken_for_what_its_name_says(tmp_path: Path) -> None:
@@ -473,3 +473,57 @@ def script(text: str, folder: Path, before: list[str] | None = None) -> str:
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+# ------------------------------------------------------------------------------------------- the best one
+
+
+def best_saver(checkpoints: Checkpoints, said: list[str], exports: list[int]) -> Saver:
+    def export() -> None:
+        exports.append(1)
+
+    return Saver(
+        checkpoints=checkpoints,
+        every=1,
+        write=fill,
+        state=lambda steps: {"steps_done": steps},
+        say=said.append,
+        metric="eval/math",
+        export=export,
+    )
+
+
+def test_the_best_checkpoint_stays_whatever_is_newer_and_a_saver_of_a_resumed_run_knows_it(tmp_path: Path) -> None:
+    checkpoints, exports = Checkpoints(tmp_path / "checkpoints", keep=1), list[int]()
+    saver = best_saver(checkpoints, [], exports)
+    for steps, value in enumerate((0.1, 0.4, float("nan"), 0.4, 0.2)):
+        if steps:
+            saver.stepped(steps)
+        saver.checked(steps, {"eval/math": value})
+    assert names(checkpoints) == ["best.json", "step_000001", "step_000004"] and len(exports) == 2
+    resumed = best_saver(checkpoints, [], exports)
+    resumed.stepped(5)
+    resumed.checked(5, {"eval/math": 0.3})
+    resumed.checked(5, {"eval/other": 1.0})
+    assert names(checkpoints) == ["best.json", "step_000001", "step_000005"]
+    resumed.stepped(6)
+    resumed.checked(6, {"eval/math": 0.5})
+    assert names(checkpoints) == ["best.json", "step_000006"]
+    assert (best := checkpoints.best()) is not None and (best.steps, best.value) == (6, 0.5)
+
+
+def test_a_best_that_is_gone_or_cannot_be_read_is_none_and_a_full_disk_is_reported(tmp_path: Path) -> None:
+    checkpoints = made(tmp_path, 1, 2)
+    for text in ("{", '{"steps": 9, "metric": "eval/math", "value": 1.0}', '{"steps": "1"}'):
+        (checkpoints.folder / "best.json").write_text(text)
+        assert checkpoints.best() is None
+    said = list[str]()
+
+    def export() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    saver = best_saver(checkpoints, said, [])
+    saver.export = export
+    saver.checked(2, {"eval/math": 0.25})
+    assert said == ["eval/math 0.25 after step 2 is the best, but was not saved: No space left on device"]
+    assert checkpoints.best() is None

@@ -7,6 +7,7 @@ import os
 import resource
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,14 +24,15 @@ from flowgraph.flows.settings import ResolvedSetting
 from flowgraph.language import Key, Kind, Rows
 from flowgraph.language.graph import Graph
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Group, Measure
+from flowgraph.language.values import Group
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
+from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import Executor, StepResult
 from flowgraph.runtime.record.checkpoint import disk_fault
 from flowgraph.runtime.record.recorder import Journal, Recorder
-from flowgraph.runtime.record.run_facts import DataFacts, ResumableRun, fault_in
-from flowgraph.runtime.record.run_folder import Replay, RunFolder, fresh, rollout_file
+from flowgraph.runtime.record.run_facts import DataFacts, ResumableRun, schema_fault
+from flowgraph.runtime.record.run_folder import Replay, RunFolder, rollout_file, unused_run_path
 from nodes import Policy, Prompts, Rollout, Scores, generate, group_normalize, logprobs, policy_gradient, score, update
 from nodes.data.source import FixedPrompts
 
@@ -98,17 +100,18 @@ def test_a_folder_is_made_once_and_the_next_free_name_is_told(tmp_path: Path) ->
     with pytest.raises(RunFolderError) as caught:
         RunFolder.create(tmp_path / "grpo-1")
     assert str(caught.value) == (
-        f"{tmp_path}/grpo-1: this run folder exists; nothing in it was touched\n  hint: --out {tmp_path}/grpo-1-1"
+        f"{tmp_path}/grpo-1: this run folder already exists; nothing in it was changed\n"
+        f"  hint: --out {tmp_path}/grpo-1-1"
     )
-    assert fresh(tmp_path, "grpo") == tmp_path / "grpo-2"
-    assert fresh(tmp_path / "none", "grpo") == tmp_path / "none" / "grpo-1"
+    assert unused_run_path(tmp_path, "grpo") == tmp_path / "grpo-2"
+    assert unused_run_path(tmp_path / "none", "grpo") == tmp_path / "none" / "grpo-1"
 
 
 def test_a_name_that_is_no_plain_file_name_and_a_place_that_is_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError) as caught:
         RunFolder.create(tmp_path / "a b")
     assert str(caught.value) == (
-        "`a b` cannot name a run\n  hint: letters, digits, dot, dash and underscore, 64 at most"
+        "`a b` is not a valid run name\n  hint: use at most 64 letters, digits, dots, dashes and underscores"
     )
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match=r"cannot be used: .*Not a directory"):
@@ -119,7 +122,7 @@ def test_a_folder_that_holds_no_run_is_refused_and_the_nearest_named(tmp_path: P
     RunFolder.create(tmp_path / "grpo-1").note(status="running")
     with pytest.raises(RunFolderError) as caught:
         RunFolder.open(tmp_path / "gpro-1")
-    assert str(caught.value) == f"{tmp_path}/gpro-1: holds no run\n  hint: did you mean `grpo-1`?"
+    assert str(caught.value) == f"{tmp_path}/gpro-1: is not a run folder\n  hint: did you mean `grpo-1`?"
 
 
 def test_a_run_whose_facts_are_damaged_is_refused(tmp_path: Path) -> None:
@@ -199,8 +202,8 @@ def test_what_a_full_disk_refuses_is_written_when_there_is_room_and_the_third_ti
             recorder.stepped(2, ran, 0.5)
         recorder.stepped(3, ran, 0.5)  # what was refused is written, and seen to be with the next step
         recorder.settle()
-        where = f"File too large ({folder.path}); it is tried again"
-        assert said == [f"not all is recorded after step {steps}: {where}" for steps in (2, 3, 4)]
+        where = f"File too large ({folder.path}); retrying"
+        assert said == [f"the records of step {steps} are not written: {where}" for steps in (2, 3, 4)]
         assert [line["step"] for line in folder.metrics()] == [0, 1, 2, 3]
         assert folder.facts()["steps_done"] == 4
         records = folder.records()
@@ -215,7 +218,7 @@ def test_what_a_full_disk_refuses_is_written_when_there_is_room_and_the_third_ti
             with pytest.raises(RunFolderError) as caught:
                 recorder.stepped(6, ran, 0.5)
     what = "what the steps before 7 recorded, 3 times in a row, could not be written: File too large"
-    assert str(caught.value) == f"{folder.path}: {what}\n  hint: free some room, then resume"
+    assert str(caught.value) == f"{folder.path}: {what}\n  hint: free disk space, then resume"
     assert disk_fault(caught.value)  # so its exit code says that it can be resumed
     folder.rewind(4, records)
     assert folder.records() == records and len(folder.metrics()) == 4
@@ -230,10 +233,10 @@ def test_metrics_that_were_cut_in_a_line_are_written_on_at_its_start(tmp_path: P
 
 
 def test_a_check_is_written_as_eval(tmp_path: Path) -> None:
-    folder, observed = RunFolder.create(tmp_path / "run"), Observations()
-    observed.add("accuracy", [Measure("accuracy", 3, 4)])
-    with Recorder(folder, compile_graph(recorded.graph()), print) as recorder:
-        recorder.checked(10, observed, 0.25)
+    folder, graph = RunFolder.create(tmp_path / "run"), compile_graph(recorded.graph())
+    ran = StepResult({}, Observations(), places=None)  # type: ignore[arg-type]
+    with Recorder(folder, graph, print) as recorder:
+        recorder.checked(10, HeldOutResult(replace(graph, outputs=()), ran, {"eval/accuracy": 0.75}), 0.25)
     assert folder.metrics() == [{"step": 10, "eval/accuracy": 0.75, "time": {"check_s": 0.25}}]
 
 
@@ -320,8 +323,8 @@ def test_a_list_of_hashes_that_a_checkpoint_noted_and_that_is_none_is_damage(tmp
 
 
 def test_the_files_that_a_run_says_its_rows_are_from_have_hashes_by_name() -> None:
-    assert fault_in(DataFacts, {"name": "digits", "files": ["rows.parquet"]}).startswith("files: ")
-    assert fault_in(DataFacts, {"name": "digits", "files": {"rows.parquet": 1}}).startswith("files.")
+    assert schema_fault(DataFacts, {"name": "digits", "files": ["rows.parquet"]}).startswith("files: ")
+    assert schema_fault(DataFacts, {"name": "digits", "files": {"rows.parquet": 1}}).startswith("files.")
 
 
 def test_a_lock_that_is_a_pipe_or_a_link_is_refused_and_what_it_points_to_stays(tmp_path: Path) -> None:
@@ -339,9 +342,9 @@ def test_a_lock_that_is_a_pipe_or_a_link_is_refused_and_what_it_points_to_stays(
 
 def test_a_path_of_a_run_holds_no_nul_and_its_threads_are_as_many_as_can_be() -> None:
     told = {"id": "", "file": "a\0b", "folder": "/"}
-    assert fault_in(ResumableRun, _resumable(told)).startswith("file: ")
-    assert fault_in(ResumableRun, _resumable(told | {"file": "a.py"})) == ""
-    assert fault_in(ResumableRun, _resumable(told | {"file": "a.py", "threads": 10**18})).startswith("threads: ")
+    assert schema_fault(ResumableRun, _resumable(told)).startswith("file: ")
+    assert schema_fault(ResumableRun, _resumable(told | {"file": "a.py"})) == ""
+    assert schema_fault(ResumableRun, _resumable(told | {"file": "a.py", "threads": 10**18})).startswith("threads: ")
 
 
 def _resumable(told: dict[str, object]) -> dict[str, object]:

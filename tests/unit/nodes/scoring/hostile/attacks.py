@@ -531,7 +531,7 @@ def replaces_a_library(told: Any) -> object:
 
 @attack
 def replaces_the_graders_own_code(told: Any) -> object:
-    vars(sys.modules["__main__"])["as_score"] = lambda _: 1.0
+    vars(sys.modules["__main__"])["as_scored"] = lambda *_, **__: {"score": 1.0}
 
 
 @attack

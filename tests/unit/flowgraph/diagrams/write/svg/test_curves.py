@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.diagrams.model.charts import Curves
-from flowgraph.diagrams.model.series import POINTS_MAX, Series, running_mean, thinned
+from flowgraph.diagrams.model.series import POINTS_MAX, Series, running_mean, thin_points
 from flowgraph.diagrams.write.svg.curves import curves_svg
 from tests.looped import looped
 
@@ -120,7 +120,7 @@ def test_a_series_without_values_says_so(values: tuple[float | None, ...]) -> No
 
 
 def test_no_series_at_all_is_still_a_picture() -> None:
-    assert drawn().findtext(f"{SVG}desc") == "There are no curves."
+    assert drawn().findtext(f"{SVG}desc") == "No curves to draw."
 
 
 def test_a_long_noisy_curve_is_pale_under_its_running_mean() -> None:
@@ -133,7 +133,7 @@ def test_a_long_noisy_curve_is_pale_under_its_running_mean() -> None:
 
 def test_a_very_long_curve_keeps_its_spikes_and_few_points() -> None:
     spiky = [(step, 100.0 if step == 77_777 else math.sin(step)) for step in range(100_000)]
-    thin = thinned(spiky)
+    thin = thin_points(spiky)
     assert len(thin) <= POINTS_MAX
     assert (77_777, 100.0) in thin
     assert thin == sorted(thin)

@@ -10,7 +10,7 @@ from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.write.svg.geometry import Rect
 from flowgraph.diagrams.write.svg.label_places import Label, crowded, is_near, label_places
-from flowgraph.diagrams.write.svg.layout import LaidPicture, box_size_px, laid_out
+from flowgraph.diagrams.write.svg.layout import LaidPicture, box_size_px, lay_out
 from flowgraph.diagrams.write.svg.text_lines import width_of
 from flowgraph.flows.flow_files import known_flows
 from flowgraph.passes import compile_graph
@@ -23,7 +23,7 @@ SCREEN_PX = 1280
 
 
 def laid_flow(name: str) -> LaidPicture:
-    return laid_out(flow_picture(compile_graph(known_flows()[name].flow.graph())))
+    return lay_out(flow_picture(compile_graph(known_flows()[name].flow.graph())))
 
 
 def labels(laid: LaidPicture) -> Iterator[tuple[Rect, Label]]:
@@ -72,7 +72,7 @@ def test_an_arrow_to_the_next_step_goes_up_and_moves_nothing() -> None:
     boxes = tuple(Box(f"n{place}", (f"box {place}",), "host") for place in range(3))
     down = (Arrow("n0", "n1", "a"), Arrow("n1", "n2", "b"))
     back = Arrow("n2", "n0", "next step", ArrowStyle.CARRY)
-    plain, carried = (laid_out(Picture("p", boxes, (), arrows)) for arrows in (down, (*down, back)))
+    plain, carried = (lay_out(Picture("p", boxes, (), arrows)) for arrows in (down, (*down, back)))
     tops = [[box.area.top for box in laid.boxes] for laid in (plain, carried)]
     assert tops[0] == sorted(tops[0]) and tops[1] == sorted(tops[1])
     arrow = carried.arrows[-1]
@@ -80,12 +80,12 @@ def test_an_arrow_to_the_next_step_goes_up_and_moves_nothing() -> None:
 
 
 def test_a_picture_of_nothing_is_a_margin() -> None:
-    assert laid_out(Picture("p", (), (), ())).boxes == ()
+    assert lay_out(Picture("p", (), (), ())).boxes == ()
 
 
 def test_devices_are_plates_at_the_head_of_their_frame() -> None:
     boxes = (Box("n0", ("policy",), "model", "f0"), Box("n1", ("node-0: 8 × h100", "devices 0–7"), "device", "f0"))
-    laid = laid_out(Picture("p", boxes, (Frame("f0", "pool0: 8 of node-0", kind="pool"),), ()))
+    laid = lay_out(Picture("p", boxes, (Frame("f0", "pool0: 8 of node-0", kind="pool"),), ()))
     model, plate = laid.boxes
     assert plate.lines == ("node-0: 8 × h100 · devices 0–7",)
     assert laid.frames[0].area.holds(plate.area) and plate.area.bottom < model.area.top

@@ -9,7 +9,7 @@ import pytest
 
 from flowgraph.diagrams.model.charts import Lanes
 from flowgraph.diagrams.write.formats import svg
-from flowgraph.diagrams.write.svg.png import LARGEST_PX, ZOOM, png, uncovered
+from flowgraph.diagrams.write.svg.png import LARGEST_PX, ZOOM, png, uncovered_characters
 from flowgraph.errors import UsageError
 
 pytest.importorskip("resvg_py")
@@ -44,8 +44,8 @@ def test_letters_are_drawn_and_not_left_out() -> None:
 
 
 def test_letters_that_its_font_lacks_are_named_once() -> None:
-    assert uncovered("<text>模型, 模: policy ≤ 4</text>") == "模型"
-    assert uncovered("<text>каждый × · … – −</text>") == ""
+    assert uncovered_characters("<text>模型, 模: policy ≤ 4</text>") == "模型"
+    assert uncovered_characters("<text>каждый × · … – −</text>") == ""
 
 
 def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,10 @@
-"""The plan that the search gives is the best of all plans as they are played, and nothing that fits is refused."""
+"""The plan that the search gives is the best of all plans as they are simulated, and nothing that fits is refused."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.placement.played_oracle import judge
+from tests.placement.simulated_oracle import judge
 
 SETTINGS, MANY = 8, 500
 
@@ -12,10 +12,10 @@ SETTINGS, MANY = 8, 500
 def refuse_nothing_better(seeds: range) -> None:
     """Judge the settings of seeds: no plan is better than the answer beyond its gap, none fits that was refused."""
     judged = [judge(seed) for seed in seeds]
-    faults = [f"setting {each.seed}: {fault}" for each in judged for fault in each.faults]
+    faults = [f"problem {each.seed}: {fault}" for each in judged for fault in each.faults]
     assert not faults, "\n".join(faults)
     assert any(each.answer is None for each in judged) or len(seeds) < MANY
-    assert sum(each.whole for each in judged) > len(seeds) / 4, "every plan was played in few settings"
+    assert sum(each.whole for each in judged) > len(seeds) / 4, "every plan was simulated in few settings"
 
 
 def test_no_plan_is_better_than_the_answer_and_none_that_fits_is_refused() -> None:

@@ -1,7 +1,7 @@
-"""Plans played one by one: every way to place and run the roles of a setting, or many of them drawn at random.
+"""Plans simulated one by one: every way to place and run the roles of a problem, or many of them drawn at random.
 
-The search keeps a few ways of each block of roles, bounds choices and plays the promising ones. Here each block has
-every combination of its roles' ways that fits, and each plan is played. `random_setting` makes settings of each kind.
+The search keeps a few ways of each block of roles, bounds choices and simulates the promising ones. Here each block has
+every combination of its roles' ways that fits, and each plan is simulated. `random_problem` makes some of each kind.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MIXED = ("1x4xh100,1x4xa100", "1x2xh100,1x2xa100,1x2xl40s", "1x4xh200,1x2xh20,1x
 TIED = 0.001  # share of a step below which the search does not look for a better plan, nor promises that there is none
 
 
-def random_setting(seed: int) -> PlanningProblem:
-    """Return a setting: a flow, models, lengths and a batch on devices that are roomy, tight, or of two or three kinds.
+def random_problem(seed: int) -> PlanningProblem:
+    """Return a problem: a flow, models, lengths and a batch on devices that are roomy, tight, or of two or three kinds.
 
     Some models are trained by LoRA, some have experts, some rollouts may lag.
     """
@@ -53,18 +53,18 @@ def random_setting(seed: int) -> PlanningProblem:
             response_tokens=response_tokens,
         )
     )
-    return posed.having(staleness=rng.choice((1, 2))).setting if lags and rng.random() < 0.7 else posed.setting
+    return posed.having(staleness=rng.choice((1, 2))).problem if lags and rng.random() < 0.7 else posed.problem
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What was seen of one setting: plans played, the best of them, and what the search said of it.
+    """What was seen of one problem: plans simulated, the best of them, and what the search said of it.
 
     `faults` are sentences: a plan below the printed bound, a false refusal, a named placement that is not at its best.
     """
 
     seed: int
-    played: int
+    simulated: int
     whole: bool
     best_s: float
     answer: SearchResult | None
@@ -89,23 +89,23 @@ class EveryOption(PoolOptions):
 
 
 class Plans:
-    """Every plan of a setting, in all parts or in given ones."""
+    """Every plan of a problem, in all parts or in given ones."""
 
-    def __init__(self, setting: PlanningProblem) -> None:
-        self.setting, self.blocks = setting, EveryOption(setting)
-        self.capacity = tuple(of.count for of in setting.classes)
+    def __init__(self, problem: PlanningProblem) -> None:
+        self.problem, self.blocks = problem, EveryOption(problem)
+        self.capacity = tuple(of.count for of in problem.classes)
         self._options = dict[Block, list[Option]]()
 
     def options(self, block: Block) -> list[Option]:
-        """Return every way to run a block of roles, on any seat."""
+        """Return every way to run a block of roles, on any device group."""
         if block not in self._options:
             self._options[block] = self.blocks.all_options(block)
         return self._options[block]
 
     def parts(self) -> Iterator[tuple[Block, ...]]:
-        """List the ways to cut the roles into pools that the setting allows."""
-        for blocks in partitions(range(len(self.setting.roles))):
-            if all(any(pair <= block for block in blocks) for pair in self.setting.together):
+        """List the ways to cut the roles into pools that the problem allows."""
+        for blocks in partitions(range(len(self.problem.roles))):
+            if all(any(pair <= block for block in blocks) for pair in self.problem.together):
                 yield tuple(blocks)
 
     def count(self, parts: Sequence[Block]) -> int:
@@ -133,31 +133,31 @@ class Plans:
         options = tuple(rng.choice(self.options(block)) for block in parts)
         return options if self.fits(options) else None
 
-    def played(self, parts: Sequence[Block], options: Sequence[Option]) -> RankedPlan:
-        """Return a plan as it is played."""
-        return RankedPlan(self.setting, tuple(zip(parts, options, strict=True)), 0.0)
+    def simulated(self, parts: Sequence[Block], options: Sequence[Option]) -> RankedPlan:
+        """Return a plan as it is simulated."""
+        return RankedPlan(self.problem, tuple(zip(parts, options, strict=True)), 0.0)
 
 
 def judge(seed: int, most: int = 2_000) -> Judged:
-    """Play every plan of a random setting, or about `most` of them, and compare the best with what the search says.
+    """Simulate every plan of a random problem, or about `most` of them, and compare the best with what the search says.
 
     Where there are more plans, some are drawn at random, and from the best of them others that differ in one pool.
     """
-    setting, rng = random_setting(seed), random.Random(seed)
-    plans = Plans(setting)
+    problem, rng = random_problem(seed), random.Random(seed)
+    plans = Plans(problem)
     try:
-        answer = find(setting)
+        answer = find(problem)
     except ResourceError:
         answer = None
     whole, number, best = True, 0, dict[frozenset[Block], RankedPlan]()
     parts = list(plans.parts())
     for each in parts:
         if plans.count(each) <= most // 4:
-            played = [plans.played(each, options) for options in plans.every(each)]
+            simulated = [plans.simulated(each, options) for options in plans.every(each)]
         else:
-            whole, played = False, list(_walked(plans, each, rng, max(50, most // len(parts))))
-        number += len(played)
-        placed = next((one for one in sorted(played, key=_step_s) if has_room(setting, one.blocks)), None)
+            whole, simulated = False, list(_walked(plans, each, rng, max(50, most // len(parts))))
+        number += len(simulated)
+        placed = next((one for one in sorted(simulated, key=_step_s) if has_room(problem, one.blocks)), None)
         best |= {frozenset(each): placed} if placed else {}
     first = min(best.values(), key=_step_s, default=None)
     faults = (*_faults(answer, first), *_named_faults(plans, answer, best))
@@ -169,17 +169,17 @@ def _step_s(plan: RankedPlan) -> float:
 
 
 def _walked(plans: Plans, parts: Sequence[Block], rng: random.Random, most: int) -> Iterator[RankedPlan]:
-    """Play plans drawn at random, then, from the best of them, those that differ in one pool's way."""
+    """Simulate plans drawn at random, then, from the best of them, those that differ in one pool's way."""
     drawn = [plans.any(parts, rng) for _ in range(most)]
-    played = [plans.played(parts, options) for options in drawn if options]
-    yield from played
-    at = min(played, key=lambda one: one.step_s, default=None)
+    simulated = [plans.simulated(parts, options) for options in drawn if options]
+    yield from simulated
+    at = min(simulated, key=lambda one: one.step_s, default=None)
     while at is not None:
         now = [option for _, option in at.blocks]
         place = rng.randrange(len(parts))
         others = rng.sample(own := plans.options(parts[place]), min(40, len(own)))
         near = [(*now[:place], other, *now[place + 1 :]) for other in others]
-        tried = [plans.played(parts, options) for options in near if plans.fits(options)]
+        tried = [plans.simulated(parts, options) for options in near if plans.fits(options)]
         yield from tried
         better = min(tried, key=lambda one: one.step_s, default=None)
         at = better if better is not None and better.step_s < at.step_s * (1 - TIED) else None
@@ -189,9 +189,9 @@ def _named_faults(
     plans: Plans, answer: SearchResult | None, best: Mapping[frozenset[Block], RankedPlan]
 ) -> Iterator[str]:
     """Yield which named placements are not given at their best: what is as good but for what is negligible is."""
-    place = {role.name: number for number, role in enumerate(plans.setting.roles)}
+    place = {role.name: number for number, role in enumerate(plans.problem.roles)}
     for variant, given in answer.named if answer else ():
-        parts = frozenset(frozenset(place[name] for name in part) for part in variant.parts_of(plans.setting.graph))
+        parts = frozenset(frozenset(place[name] for name in part) for part in variant.parts_of(plans.problem.graph))
         other = best.get(parts)
         if other is not None and given is None:
             yield f"{variant.name} is said not to fit, and {_text(other)} does"

@@ -1,4 +1,4 @@
-"""Notes on what a setting asks of models, devices and flows beyond what they promise."""
+"""Notes on what a problem asks of models, devices and flows beyond what they promise."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pytest
 
 from flowgraph.cluster.plan import Precision
 from flowgraph.errors import SettingError
-from placements.search.plan_options import cautions
+from placements.search.notes import cautions
 from placements.search.what_if import changed
 from placements.workload.lengths import LengthDistribution
 from tests.looped import looped
-from tests.unit.placements.small_settings import lagging, prompt, setting_of
+from tests.unit.placements.small_problems import lagging, problem_of, prompt
 
 
 def test_rows_longer_than_a_model_has_positions_are_noted_once_for_each_model() -> None:
-    setting = setting_of("grpo", "1x8xh100", model="Qwen/Qwen3-8B")
-    longer = replace(setting, response=LengthDistribution.fixed(200_000))
-    assert cautions(setting) == ()
+    problem = problem_of("grpo", "1x8xh100", model="Qwen/Qwen3-8B")
+    longer = replace(problem, response=LengthDistribution.fixed(200_000))
+    assert cautions(problem) == ()
     (note,) = cautions(longer)
     assert note.startswith("rows have up to 200,512 tokens, and Qwen/Qwen3-8B (policy, ref) has 40,960 positions")
 
@@ -36,20 +36,20 @@ def test_rows_longer_than_a_model_has_positions_are_noted_once_for_each_model() 
 def test_weights_of_a_precision_without_arithmetic_are_noted(
     device: str, precision: Precision | None, noted: str
 ) -> None:
-    setting = replace(setting_of("grpo", f"1x8x{device}"), sampling=precision)
-    notes = cautions(setting)
+    problem = replace(problem_of("grpo", f"1x8x{device}"), sampling=precision)
+    notes = cautions(problem)
     assert len(notes) == bool(noted)
     assert all(noted in note for note in notes)
 
 
 def test_a_staleness_that_the_flow_says_nothing_of_is_noted() -> None:
-    assert cautions(replace(setting_of(lagging, "1x8xh100"), staleness=1)) == ()
-    (note,) = cautions(replace(setting_of(prompt, "1x8xh100"), staleness=2))
+    assert cautions(replace(problem_of(lagging, "1x8xh100"), staleness=1)) == ()
+    (note,) = cautions(replace(problem_of(prompt, "1x8xh100"), staleness=2))
     assert "stale(policy, at_most=2)" in note
 
 
 def test_a_change_to_more_staleness_than_the_flow_corrects_for_is_refused() -> None:
-    setting = setting_of(lagging, "1x8xh100")
-    assert changed(setting, "staleness=1").staleness == 1
+    problem = problem_of(lagging, "1x8xh100")
+    assert changed(problem, "staleness=1").staleness == 1
     with pytest.raises(SettingError, match="corrects for 1 at most"):
-        changed(setting, "staleness=2")
+        changed(problem, "staleness=2")

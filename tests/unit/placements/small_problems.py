@@ -1,4 +1,4 @@
-"""Settings of small models on few devices, each of which a search is done with in a fraction of a second."""
+"""Planning problems of small models on few devices, each of which a search is done with in a fraction of a second."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def shapes_of(graph: Graph, model: str) -> dict[str, ModelShape]:
 
 
 @cache
-def setting_of(
+def problem_of(
     of: Of,
     cluster: str = "1x8xh100",
     *,
@@ -95,7 +95,7 @@ def setting_of(
     prompt_tokens: str = "512",
     response: str | None = "mean=1k,max=4k",
 ) -> PlanningProblem:
-    """Return the setting of a flow, as a command line would."""
+    """Return the planning problem of a flow, as a command line would."""
     graph = graph_of(of)
     return PlanningProblem(
         graph=graph,
@@ -109,11 +109,11 @@ def setting_of(
 
 @cache
 def found_of(of: Of, cluster: str = "1x8xh100", **parts: Any) -> SearchResult:
-    """Return what is found for a setting, searched once for all tests of a process."""
-    return find(setting_of(of, cluster, **parts))
+    """Return what is found for a problem, searched once for all tests of a process."""
+    return find(problem_of(of, cluster, **parts))
 
 
-def seat_of(cluster: str, devices: int) -> DeviceGroup:
+def group_of(cluster: str, devices: int) -> DeviceGroup:
     """Return so many devices of the only class of a cluster."""
     (of,) = classes(cluster_of(cluster))
     links = of.links(devices)

@@ -1,0 +1,119 @@
+"""The page of recorded responses: what colours their tokens, and how much of each is on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from flowgraph.app.planning.flow_inputs import cache_folder
+from flowgraph.app.request import Say
+from flowgraph.app.responses.rollout_rows import SAMPLED, RolloutRow, RolloutRows
+from flowgraph.app.responses.token_pieces import Decode, decoder_of, pieces
+from flowgraph.diagrams.write.responses_page import (
+    MAX_TOKENS_A_PAGE,
+    MAX_TOKENS_A_RESPONSE,
+    ResponsesPage,
+    ShownResponse,
+    TokenScale,
+    responses_html,
+)
+from flowgraph.runtime.record.run_folder import RunFolder
+
+PAGE_ROWS = 50  # on a page, where no number is given
+_FIRST = ("advantage", "log-prob ratio", "entropy", "surprise")  # in this order, then values of other types
+
+
+def rollouts_page(result: RolloutRows, cache: Path | None = None, say: Say = lambda line: None) -> str:
+    """Return recorded responses as one HTML file, on which the reader chooses the values that colour the tokens.
+
+    The values are those of `token_scales`. `cache` is the folder of models, for the tokenizer; `say` receives why
+    tokens have no text. The first 2,000 tokens of a response are shown, and no further responses have tokens once
+    100,000 are on the page.
+    """
+    run = RunFolder.open(result.run)
+    decode = decoder_of(run, result.node, cache_folder(cache), say)
+    scales = token_scales(result)
+    responses, room = list[ShownResponse](), MAX_TOKENS_A_PAGE
+    for row in result.rows:
+        response = _shown(row, result, scales, decode if room > 0 else None)
+        room -= len(response.tokens)
+        responses.append(response)
+    facts = run.facts()
+    about = f"{len(result.rows)} of {result.matching:,} responses"
+    about += "" if result.matching == result.total else f" that match, of {result.total:,} in all"
+    return responses_html(
+        ResponsesPage(
+            title=f"{facts['flow']} · {result.run.name}",
+            about=f"{about}, sampled by {result.node} in step {result.step}.",
+            facts=(("step", str(result.step)), ("responses", f"{result.total:,}"), *_means(result)),
+            scales=tuple(scale for scale, _, _ in scales),
+            responses=tuple(responses),
+        )
+    )
+
+
+def _means(result: RolloutRows) -> Iterator[tuple[str, str]]:
+    for name in result.results:
+        numbers = [float(value) for row in result.rows if isinstance(value := row.values[name], int | float)]
+        if numbers:
+            yield f"mean {name}", f"{sum(numbers) / len(numbers):.4g}"
+
+
+Scale = tuple[TokenScale, str, str]
+"""A scale, the column that it shows, and its kind."""
+
+
+def token_scales(result: RolloutRows) -> list[Scale]:
+    """Return the scales of values that can colour tokens, each with its column and its kind, the most telling first.
+
+    The order is: advantages, the last one first; log-prob ratios of another model to the one that sampled; entropies;
+    the surprise -log p, which is always there; and other values of tokens.
+    """
+    scales = list[Scale]()
+    for name in (*result.results, *result.token_results):
+        types = result.types[name].split()
+        of_tokens = any(name in row.token_values for row in result.rows)
+        if "Advantages" in types:
+            scales.append((TokenScale(name=f"advantage: {name}", signed=True), name, "advantage"))
+        elif of_tokens and "LogProbs" in types:
+            ratio = TokenScale(name=f"log-prob ratio: {name} to sampled", signed=True, unit="nats")
+            scales.append((ratio, name, "log-prob ratio"))
+        elif of_tokens and "Entropy" in types:
+            scales.append((TokenScale(name=f"entropy: {name}", signed=False, unit="nats"), name, "entropy"))
+        elif of_tokens:
+            scales.append((TokenScale(name=name, signed=True), name, name))
+    scales.append((TokenScale(name="surprise: -log p when sampled", signed=False, unit="nats"), SAMPLED, "surprise"))
+    # Of several advantages the last one is first: the others lead to it.
+    scales = [*(scale for scale in reversed(scales) if scale[2] == _FIRST[0]), *scales]
+    ranked = sorted(scales, key=lambda scale: _FIRST.index(scale[2]) if scale[2] in _FIRST else len(_FIRST))
+    return list(dict.fromkeys(ranked))
+
+
+def _shown(row: RolloutRow, result: RolloutRows, scales: Sequence[Scale], decode: Decode | None) -> ShownResponse:
+    names = [name for name in row.values if name not in result.results]
+    tokens = () if decode is None else tuple(pieces(row.tokens[:MAX_TOKENS_A_RESPONSE], decode))
+    return ShownResponse(
+        title=f"prompt {row.values['prompt']}, sample {row.values['sample']}",
+        prompt=row.prompt,
+        response=row.response,
+        results=tuple((name, row.values[name]) for name in result.results),
+        facts=tuple((name, row.values[name]) for name in names if name not in ("prompt", "sample")),
+        tokens=tokens,
+        token_count=len(row.tokens),
+        values=tuple(_values(row, name, kind)[: len(tokens)] for _, name, kind in scales),
+    )
+
+
+def _values(row: RolloutRow, name: str, kind: str) -> tuple[float, ...]:
+    """Return a number for each token of a response, NaN where there is none."""
+    if kind == "surprise":
+        return tuple(-logprob for logprob in row.logprobs)
+    if name in row.token_values:
+        values = row.token_values[name]
+        if kind != "log-prob ratio":
+            return values
+        return tuple(new - old for new, old in zip(values, row.logprobs, strict=False))
+    value = row.values[name]
+    number = float(value) if kind == "advantage" and isinstance(value, int | float) else math.nan
+    return (number,) * len(row.tokens)

@@ -1,0 +1,114 @@
+"""The check of held-out data during a run: its rows, its sampling, and the metric that decides the best weights."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flowgraph.app.planning.flow_inputs import FlowInputs, model_params
+from flowgraph.app.request import Request
+from flowgraph.app.running.check_metrics import held_out_metrics, metric_names, source_names
+from flowgraph.errors import DataError, UsageError, nearest
+from flowgraph.language.graph import Graph, Node, rewrite
+from flowgraph.lowering.follow import plan_second_flow
+from flowgraph.lowering.lower import lower
+from flowgraph.lowering.program import Program, Sync
+from flowgraph.passes import compile_graph
+from flowgraph.runtime.driver import HeldOutCheck
+from nodes.data.source import FixedPrompts
+from nodes.data.suggestions import suggested
+from nodes.evaluation import evaluate
+from nodes.values import Policy
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
+    """Return the check of held-out prompts: responses of the first trained policy, scored by the flow's rule.
+
+    Return None without held-out prompts, if checks are disabled, or no policy is trained. Raises UsageError if the run
+    keeps the best checkpoint by a metric that the check does not have, DataError if two metrics would have one name.
+    """
+    flow, held_out, training = inputs.graph, inputs.data.held_out, request.training
+    trained = {node.root for node in flow.nodes}
+    policy = next((p.name for p in model_params(flow) if issubclass(p.type, Policy) and p in trained), None)
+    if held_out is None or training.eval_every == 0 or policy is None:
+        if training.keep_best is not None:
+            why = "no policy is trained" if policy is None else "the data has no held-out prompts"
+            _refuse_best(training.keep_best, "--eval-every is 0" if training.eval_every == 0 else why)
+        return None
+    if not held_out.num_rows:
+        raise DataError.unusable(inputs.data.name, "has no held-out rows", hint="--eval-every 0, or --held-out FILE")
+    rows = check_rows(held_out, training.eval_rows)
+    nodes = {node.op.name: node for node in reversed(flow.nodes)}
+    refill = nodes.get("refill")
+    sampler, scorer = (getattr(nodes.get(name, refill), "settings", None) for name in ("generate", "score"))
+    longest = suggested(inputs.data.data_source).get("generate.max_tokens", 256)
+    settings = {
+        "n": training.eval_n,
+        "temperature": float(training.eval_n > 1) if training.eval_temperature is None else training.eval_temperature,
+        "by": getattr(scorer, "by", "data"),
+        "max_tokens": getattr(sampler, "max_tokens", longest),
+    }
+
+    # An error names the line of the flow where the op stands: what the check's node reads is set there.
+    def at_the_flows_line(node: Node) -> Node:
+        return replace(node, at=nodes[node.op.name].at if node.op.name in nodes else flow.at)
+
+    graph = rewrite(compile_graph(evaluate.graph(settings)), at_the_flows_line)
+    graph = replace(graph, at=flow.at)
+    sources = {name for name in source_names(held_out.take(list(rows))) if name is not None}
+    _refuse_metrics(graph, sources, inputs.data.name, request)
+    check = lower(
+        graph, plan_second_flow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]}
+    )
+    # The copy that it samples from stays as old as the plan lets a step leave it: else how often a run is checked
+    # would change what it trains on.
+    lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)
+    check = replace(check, tasks=tuple(replace(t, lag=lag) if isinstance(t, Sync) else t for t in check.tasks))
+    graded = tuple(node.name for kind in ("generate", "score") for node in graph.nodes if node.op.kind == kind)
+    prompts = {"prompts": FixedPrompts(held_out, rows)}
+    return HeldOutCheck(check, prompts, training.eval_every, graded=graded, grade=held_out_metrics)
+
+
+def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:
+    """Return the indices of up to `limit` rows to check: the first of each `data_source`, as equal in number as can be.
+
+    >>> import pyarrow as pa
+    >>> check_rows(pa.table({"data_source": ["a", "a", "a", "b"]}), 3)
+    (0, 1, 3)
+    """
+    names = source_names(table) or [None] * table.num_rows
+    seen = defaultdict[str | None, int](int)
+    ranks = list[tuple[int, int]]()
+    for row, name in enumerate(names):
+        ranks.append((seen[name], row))
+        seen[name] += 1
+    return tuple(sorted(row for _, row in sorted(ranks)[:limit]))
+
+
+def _refuse_metrics(graph: Graph, sources: Collection[str], data: str, request: Request) -> None:
+    """Raise DataError for two metrics of one name, and UsageError for `--keep-best` with an unknown metric."""
+    training, overall = request.training, metric_names((), request.training.eval_n)
+    names = metric_names(sources, training.eval_n)
+    counts = Counter(
+        [*names, *{f"eval/{metric.name}" for node in graph.nodes for metric in node.op.metrics} - {*overall}]
+    )
+    twice = next((name for name, count in counts.items() if count > 1), None)
+    if twice is not None:
+        what = f"two metrics of its held-out rows would be called `{twice}`"
+        raise DataError.unusable(data, what, hint="rename a `data_source`")
+    if (metric := training.keep_best) is None:
+        return
+    if metric not in names:
+        hint = nearest(metric, names) or f"known: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"
+        raise UsageError(f"the check of held-out data has no metric `{metric}`", where="--keep-best", hint=hint)
+    if training.checkpoint_every == 0:
+        _refuse_best(metric, "--checkpoint-every is 0")
+
+
+def _refuse_best(metric: str, why: str) -> None:
+    raise UsageError(f"no checkpoint can be the best: {why}", where=f"--keep-best {metric}")

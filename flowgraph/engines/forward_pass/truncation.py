@@ -1,0 +1,40 @@
+"""Logits of the tokens that a truncation keeps, for the sampler and for the forward pass that reads its samples."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from flowgraph.language.handle import Truncation
+
+
+def truncated(logits: Tensor, truncation: Truncation, tokens: Tensor | None = None) -> Tensor:
+    """Return logits [..., V], already divided by the temperature, with -inf for tokens that `truncation` leaves out.
+
+    The tokens `tokens` [...] keep their logits in any case: a policy that has moved since it sampled them would
+    otherwise give them a log-prob of -inf. Tokens as likely as the last one that is kept are kept too. Gradients flow
+    through the kept logits, not through the choice of them.
+
+    Source: top-k: Fan, Lewis and Dauphin 2018, arXiv 1805.04833; top-p: Holtzman et al. 2019, arXiv 1904.09751; min-p:
+    Nguyen et al. 2024, arXiv 2407.01082.
+    """
+    with torch.no_grad():
+        lowest = torch.full_like(logits[..., :1], -math.inf)
+        if truncation.top_k:
+            lowest = logits.topk(min(truncation.top_k, logits.shape[-1]), -1).values[..., -1:]
+        if truncation.top_p < 1:
+            ordered = logits.masked_fill(logits < lowest, -math.inf).sort(-1, descending=True).values
+            likely = ordered.softmax(-1)
+            count = (likely.cumsum(-1) - likely < truncation.top_p).sum(-1, keepdim=True)
+            lowest = torch.maximum(lowest, ordered.gather(-1, count.clamp(min=1) - 1))
+        if truncation.min_p:
+            lowest = torch.maximum(lowest, logits.amax(-1, keepdim=True) + math.log(truncation.min_p))
+        removed = logits < lowest
+        if tokens is not None:
+            removed = removed.scatter(-1, tokens[..., None], False)
+    return logits.masked_fill(removed, -math.inf)

@@ -1,0 +1,103 @@
+"""Prompts of more tokens than a run allows: refused, dropped, or cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from flowgraph.errors import DataError
+from nodes.data.arrow import Table
+
+LONG_PROMPTS = ("refuse", "drop", "truncate-left", "truncate-right", "truncate-middle")
+"""What to do with a prompt that is too long; a cut keeps the end, the start, or both."""
+
+Message = dict[str, Any]
+"""A message: its role, its content, and other fields."""
+Encode = Callable[[Sequence[Mapping[str, str]]], Sequence[int]]
+"""Returns the tokens of a chat, with the model's chat template."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptCounts:
+    """How many of `rows` prompts had more than `limit` tokens, those of the longest, and what was done with them."""
+
+    limit: int
+    how: str
+    rows: int
+    long: int
+    longest: int
+
+    def __str__(self) -> str:
+        act = "dropped" if self.how == "drop" else f"cut ({self.how})"
+        tokens = f"more than {self.limit:,} tokens, the longest {self.longest:,}"
+        return f"{self.long:,} of {self.rows:,} prompts had {tokens}: {act}" if self.long else f"no prompt had {tokens}"
+
+
+def fit_prompts(
+    table: Table, encode: Encode, limit: int, how: str, name: str
+) -> tuple[Table, Sequence[bool], PromptCounts]:
+    """Return a table whose prompts have at most `limit` tokens, which rows remain, and a count of those changed.
+
+    `how` is one of `LONG_PROMPTS`; a cut shortens the longest message of a prompt, as little as possible. `name` is the
+    data's, for errors. Raises DataError for a long prompt if it is refused, if none remains, and for a prompt that is
+    too long without its text.
+    """
+    prompts: list[list[Message]] = table.column("prompt").to_pylist()
+    lengths = [len(encode(prompt)) for prompt in prompts]
+    long = [index for index, length in enumerate(lengths) if length > limit]
+    counted = PromptCounts(limit=limit, how=how, rows=len(prompts), long=len(long), longest=max(lengths, default=0))
+    if not long:
+        return table, [True] * len(prompts), counted
+    if how == "refuse":
+        first = long[0]
+        notes = [f"{len(long):,} of {len(prompts):,} prompts are longer; the longest has {counted.longest:,} tokens"]
+        what = f"`prompt` has {lengths[first]:,} tokens, more than --max-prompt-tokens {limit}"
+        hint = "--long-prompts drop, or truncate-left, truncate-right or truncate-middle"
+        raise DataError(what, where=f"{name} row {first} (from 0)", notes=notes, hint=hint)
+    if how == "drop":
+        stays = [length <= limit for length in lengths]
+        if not any(stays):
+            what = f"all {len(prompts):,} prompts have more than --max-prompt-tokens {limit}"
+            hint = f"the shortest has {min(lengths):,} tokens, the longest {counted.longest:,}"
+            raise DataError.unusable(name, what, hint=hint)
+        return table.filter(pa.array(stays)), stays, counted
+    for index in long:
+        prompts[index] = _cut(prompts[index], encode, limit, how, f"{name} row {index} (from 0)")
+    column = table.schema.get_field_index("prompt")
+    chats = pa.array(prompts, table.schema.field(column).type)
+    return table.set_column(column, "prompt", chats), [True] * len(prompts), counted
+
+
+def _cut(prompt: list[Message], encode: Encode, limit: int, how: str, where: str) -> list[Message]:
+    """Return a prompt of at most `limit` tokens, with the longest message shortened, and then the next."""
+    for place in sorted(range(len(prompt)), key=lambda place: -len(prompt[place]["content"])):
+        fits, too_long = 0, len(prompt[place]["content"])
+        if len(encode(_with_characters(prompt, place, 0, how))) <= limit:
+            while fits + 1 < too_long:
+                middle = (fits + too_long) // 2
+                if len(encode(_with_characters(prompt, place, middle, how))) <= limit:
+                    fits = middle
+                else:
+                    too_long = middle
+            return _with_characters(prompt, place, fits, how)
+        prompt = _with_characters(prompt, place, 0, how)
+    what = f"`prompt` has {len(encode(prompt)):,} tokens without its text, more than --max-prompt-tokens {limit}"
+    raise DataError.unusable(where, what, hint="they are those of the model's chat template")
+
+
+def _with_characters(prompt: list[Message], place: int, count: int, how: str) -> list[Message]:
+    shorter = {**prompt[place], "content": shortened(prompt[place]["content"], count, how)}
+    return [*prompt[:place], shorter, *prompt[place + 1 :]]
+
+
+def shortened(text: str, count: int, how: str) -> str:
+    """Return `count` characters of a text: its end, its start, or both if `how` is truncate-left, -right, -middle.
+
+    >>> [shortened("123456", 3, f"truncate-{side}") for side in ("left", "right", "middle")]
+    ['456', '123', '126']
+    """
+    start = {"truncate-left": 0, "truncate-right": count, "truncate-middle": (count + 1) // 2}[how]
+    return text[:start] + text[len(text) - (count - start) :]

@@ -1,0 +1,235 @@
+"""Grading of programs by their tests: what a program prints or returns against what was expected.
+
+Running them is in `nodes.scoring.programs`, or remote in `nodes.scoring.sandbox_fusion`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from nodes.scoring.programs import Outcome, ProgramHost, ProgramLimits, Runner
+from nodes.scoring.sandbox_fusion import SandboxFusion
+
+FIRST_TESTS = 10
+BUDGET_LIMITS = 11  # a response's seconds for all its tests, in limits of one test
+MIN_OUTPUT_BYTES = 1 << 20
+SHOWN_CHARACTERS = 60
+RELATIVE, ABSOLUTE = 1e-5, 1e-8  # numpy's `allclose`
+
+_CALL = """\
+import json, sys, types
+
+def _call():
+    arguments, stdout = json.loads(sys.stdin.read()), sys.stdout
+    module = sys.modules["solution"] = types.ModuleType("solution")
+    vars(module).update({{name: value for name, value in globals().items() if not name.startswith("__")}})
+    exec(compile({code!r}, "program.py", "exec"), vars(module))
+    owner = module.Solution() if {in_class} else module
+    value = json.dumps(getattr(owner, {name!r})(*arguments))
+    print("\\n" + value, file=stdout)
+
+_call()
+"""
+
+
+@dataclass(frozen=True)
+class ProgramTest:
+    """One test: the program's standard input, and what judges its output."""
+
+    stdin: str
+    expected: str
+    passes: Callable[[str], bool]
+
+
+def prime_code(
+    response: str, ground_truth: object, *, continuous: bool = True, limit_s: float = 10.0, sandbox: str = ""
+) -> dict[str, object] | float:
+    """Score 1 if the response's program passes all tests, else the share of the first ten that it passes.
+
+    The program is the last ```` ```python ```` block, or the whole response. `ground_truth` holds `inputs` and
+    `outputs`, one of each for a test, and for tests that call a function its name, `fn_name`; it may be JSON text. Each
+    test has `limit_s` seconds, and all together 11 times that. Without `continuous`, a program that fails a test scores
+    0. `sandbox` is the URL of a SandboxFusion server, which then runs the programs.
+    Source: verl, `verl/utils/reward_score/prime_code`. Deviations: see `docs/graders.md`.
+    """
+    code = program_of(response)
+    tests = list(tests_of(ground_truth))
+    if not code.strip():
+        return NoProgram(0.0)
+    named = _truth(ground_truth).get("fn_name")
+    program = as_call(code, str(named)) if named is not None else code
+    results = _results(program, tests, _runner(sandbox), limit_s)
+    why = ""
+    passed: list[bool] = []
+    for at, failure in enumerate(results):
+        passed.append(not failure)
+        if failure and not why:
+            why = f"test {at + 1} of {len(tests)}: {failure}"
+        if why and (not continuous or len(passed) >= FIRST_TESTS):
+            break
+    first = passed[:FIRST_TESTS]
+    score = 1.0 if not why else sum(first) / len(first) if continuous else 0.0
+    return {"score": score, "acc": float(not why), "passed": sum(passed), "tests": len(tests), "reason": why}
+
+
+def prime_code_all(
+    response: str, ground_truth: object, *, limit_s: float = 10.0, sandbox: str = ""
+) -> dict[str, object] | float:
+    """Score 1 if the response's program passes all tests, else 0: `prime_code` without `continuous`."""
+    return prime_code(response, ground_truth, continuous=False, limit_s=limit_s, sandbox=sandbox)
+
+
+class NoProgram(float):
+    """The score of a response without a program."""
+
+    unreadable = True
+
+
+def _results(program: str, tests: Sequence[ProgramTest], runner: Runner, limit_s: float) -> Iterator[str]:
+    """Run a program on one test after another; yield why it failed each, or ""."""
+    end_s = time.monotonic() + BUDGET_LIMITS * limit_s
+    for test in tests:
+        wall_s = min(limit_s, end_s - time.monotonic())
+        if wall_s <= 0:
+            yield f"not run: over {BUDGET_LIMITS * limit_s:g} s for all tests"
+            continue
+        output_bytes = max(MIN_OUTPUT_BYTES, 2 * len(test.expected.encode(errors="replace")))
+        limits = ProgramLimits(wall_s=wall_s, cpu_s=math.ceil(wall_s), output_bytes=output_bytes)
+        yield _failure(runner.run(program, test.stdin, limits), test)
+
+
+def _failure(outcome: Outcome, test: ProgramTest) -> str:
+    if outcome.failure:
+        return outcome.failure
+    if test.passes(outcome.stdout):
+        return ""
+    return f"printed {_shown(outcome.stdout)}, not {_shown(test.expected)}"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…")
+
+
+def _runner(sandbox: str) -> Runner:
+    """Return what runs programs: one host, or one client of a URL, for as long as this process lives."""
+    if sandbox not in _RUNNERS:
+        _RUNNERS[sandbox] = SandboxFusion(sandbox) if sandbox else ProgramHost()
+    return _RUNNERS[sandbox]
+
+
+_RUNNERS: dict[str, Runner] = {}
+
+
+def program_of(response: str) -> str:
+    r"""Return the program in a response: its last ```` ```python ```` block, or else the text before any fence.
+
+    >>> program_of("So:\n```python\nprint(1)\n```\nDone."), program_of("print(2)")
+    ('\nprint(1)\n', 'print(2)')
+    """
+    return response.rpartition("```python")[2].partition("```")[0]
+
+
+def as_call(code: str, name: str) -> str:
+    """Return a program that calls a function of `code` with the JSON list on its standard input, and prints its result.
+
+    The function is a method of `Solution` if the code has such a class; the last line that is printed is the result.
+    """
+    return _CALL.format(code=code, name=name, in_class="class Solution" in code)
+
+
+def tests_of(ground_truth: object) -> Iterator[ProgramTest]:
+    """Read the tests of a ground truth; ValueError if it has none, or they are of no known form."""
+    truth = _truth(ground_truth)
+    inputs, outputs = truth.get("inputs"), truth.get("outputs")
+    if not isinstance(inputs, list) or not isinstance(outputs, list):
+        raise ValueError("the ground truth needs the lists `inputs` and `outputs`")
+    if len(inputs) != len(outputs) or not inputs:
+        raise ValueError(f"the ground truth has {len(inputs)} inputs and {len(outputs)} outputs")
+    read = _printed_test if truth.get("fn_name") is None else _call_test
+    for at, (given, expected) in enumerate(zip(inputs, outputs, strict=True)):
+        try:
+            yield read(given, expected)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"test {at + 1} of the ground truth cannot be read: {error}") from error
+
+
+def _truth(ground_truth: object) -> Mapping[str, object]:
+    try:
+        truth: object = json.loads(ground_truth) if isinstance(ground_truth, str) else ground_truth
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the ground truth is not JSON: {error}") from error
+    if not isinstance(truth, dict):
+        raise ValueError(f"the ground truth is {type(truth).__name__}, not an object with `inputs` and `outputs`")
+    return cast("dict[str, object]", truth)
+
+
+def _text(value: object) -> str:
+    lines = value if isinstance(value, list) else [value]
+    if not all(isinstance(line, str) for line in lines):
+        raise ValueError("standard input and output are texts, or lists of lines")
+    return "\n".join(lines)
+
+
+def _printed_test(given: object, expected: object) -> ProgramTest:
+    text = _text(expected)
+    return ProgramTest(_text(given), text, lambda printed: same_print(printed, text))
+
+
+def _call_test(given: object, expected: object) -> ProgramTest:
+    arguments = [json.loads(line) for line in given.split("\n")] if isinstance(given, str) else given
+    if not isinstance(arguments, list):
+        raise ValueError("the arguments of a call are a list, or JSON lines")
+    truth: object = json.loads(expected) if isinstance(expected, str) else expected
+    shown = expected if isinstance(expected, str) else json.dumps(expected)
+    return ProgramTest(json.dumps(arguments), shown, lambda printed: same_value(printed, truth))
+
+
+def same_print(printed: str, expected: str) -> bool:
+    r"""Return whether a program printed what was expected, spaces around lines and empty lines apart.
+
+    Where not all lines are integers, lines that are numbers may differ by 1e-5 of the number.
+    Source: verl, `run_test` of `prime_code/testing_util.py`.
+
+    >>> same_print("1 2 \n3\n", "1 2\n3"), same_print("0.3333333", "0.33333333"), same_print("2 1", "1 2")
+    (True, True, False)
+    """
+    lines = printed.splitlines()
+    if printed.strip() == expected.strip() or "\n".join(lines).strip() == expected.strip():
+        return True
+    if "\n".join(line.strip() for line in lines).strip() == expected.strip():
+        return True
+    wanted = [line.strip() for line in expected.split("\n") if line]
+    filled = [line for line in lines if line]
+    return wanted in (lines, filled) or _close(filled, wanted)
+
+
+def _close(lines: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Return whether lines are the same numbers, of which at least one is not a natural number."""
+    if len(lines) != len(wanted) or all(line.isdigit() for line in (*lines, *wanted)):
+        return False
+    try:
+        pairs = [(float(line), float(other)) for line, other in zip(lines, wanted, strict=True)]
+    except ValueError:
+        return False
+    return all(a == b or (math.isfinite(b) and abs(a - b) <= ABSOLUTE + RELATIVE * abs(b)) for a, b in pairs)
+
+
+def same_value(printed: str, expected: object) -> bool:
+    r"""Return whether the last line that was printed is the expected value as JSON, or the only one of its list.
+
+    Deviation: verl takes the first of a longer list as well.
+
+    >>> same_value("debug\n[1, 2]\n", [1, 2]), same_value("3\n", [3]), same_value("3\n", 4)
+    (True, True, False)
+    """
+    lines = printed.strip().rsplit("\n", 1)
+    try:
+        value: object = json.loads(lines[-1])
+        return value == expected or (isinstance(expected, list) and len(expected) == 1 and value == expected[0])
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,105 @@
+"""The forms of rules that other trainers call, and the results that a rule may return.
+
+verl's `custom_reward_function` and TRL's reward functions are recognised by the names of their parameters. Grader
+processes load this file by its path; it imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import math
+import re
+from collections.abc import Collection, Mapping
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+MAX_EXTRAS = 32
+NAME_CHARACTERS, TEXT_CHARACTERS, TEXTS_CHARACTERS = 64, 300, 3_000
+_UNNAMED = re.compile(r"[^\w/@%+-]")
+
+
+def is_batched(names: Collection[str]) -> bool:
+    """Return whether a rule with these parameters scores a batch: TRL's reward functions have `completions`."""
+    return "completions" in names
+
+
+def in_form(columns: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the columns of a response, with those that a rule with the parameters `names` expects.
+
+    For verl's signature the response is also `solution_str`, and `extra_info` is a dict. TRL's gets every column as a
+    list of one, among them `prompts` and `completions`, which is a list of messages if the prompt is one.
+
+    >>> in_form({"response": "7", "prompt": "3 + 4"}, ["prompts", "completions"])["completions"]
+    ['7']
+    """
+    response, prompt = columns.get("response"), columns.get("prompt")
+    if is_batched(names):
+        messages = [{"role": "assistant", "content": response}]
+        completion = messages if isinstance(prompt, list) else response
+        return {name: [value] for name, value in {**columns, "prompts": prompt, "completions": completion}.items()}
+    if "solution_str" in names:
+        return {**columns, "solution_str": response, "extra_info": columns.get("extra_info") or {}}
+    return dict(columns)
+
+
+def awaited(value: object) -> object:
+    """Return a rule's result; if it is a coroutine, run it and return what the coroutine returns."""
+    return asyncio.run(value) if inspect.iscoroutine(value) else value
+
+
+def single(value: Any) -> object:
+    """Return the only score of a batch of one completion. Raises ValueError for anything but a list of one score.
+
+    >>> single([0.5])
+    0.5
+    """
+    if not hasattr(value, "__len__") or isinstance(value, str | Mapping):
+        raise ValueError("where a list of one score is due")
+    if len(value) != 1:
+        raise ValueError(f"{len(value)} scores for one completion")
+    item: object = value[0]
+    return item
+
+
+def finite(value: Any) -> float | None:
+    """Return a finite number, a scalar of an array library included, as a float; None for anything else.
+
+    >>> finite(True), finite(float("nan")), finite("1")
+    (1.0, None, None)
+    """
+    if not isinstance(value, Real | Decimal) and hasattr(value, "item"):
+        with contextlib.suppress(Exception):
+            value = value.item()
+    with contextlib.suppress(OverflowError, ValueError):
+        if isinstance(value, Real | Decimal) and math.isfinite(value):
+            return float(value)
+    return None
+
+
+def extras_of(value: Mapping[Any, Any]) -> dict[str, float | str | None]:
+    """Return what a rule's dict has besides its `score`: numbers as floats, None, and anything else as a short text.
+
+    Texts are cut to 300 characters, and to 3,000 in all; names to 64, in which other characters than letters, digits
+    and `_/@%+-` become `_`. Raises ValueError for over 32 entries, and for a dict without `score`.
+
+    >>> extras_of({"score": 1.0, "acc": True, "pred": "x = 7", "of.form": 0.5})
+    {'acc': 1.0, 'pred': 'x = 7', 'of_form': 0.5}
+    """
+    if "score" not in value:
+        raise ValueError("which has no `score`")
+    if len(value) > MAX_EXTRAS + 1:
+        raise ValueError(f"{len(value)} entries; at most {MAX_EXTRAS} beside `score` are recorded")
+    extras, left = dict[str, float | str | None](), TEXTS_CHARACTERS
+    for name, entry in value.items():
+        if name == "score":
+            continue
+        number = finite(entry)
+        extra: float | str | None = number
+        if number is None and entry is not None and not isinstance(entry, float):
+            extra = str(entry)[: min(TEXT_CHARACTERS, left)].encode("utf-8", "replace").decode()
+            left -= len(extra)
+        extras[_UNNAMED.sub("_", str(name))[:NAME_CHARACTERS] or "_"] = extra
+    return extras

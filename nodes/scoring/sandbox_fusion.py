@@ -1,0 +1,148 @@
+"""A client of SandboxFusion, a server that runs programs: the remote choice, as where a machine cannot confine one.
+
+Source: https://github.com/bytedance/SandboxFusion, `POST /run_code`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import time
+from collections.abc import Mapping
+from typing import cast
+from urllib.parse import SplitResult, urlsplit
+
+from flowgraph.errors import RuleError
+from nodes.scoring.program_child import PRELUDE, RECURSION
+from nodes.scoring.programs import Outcome, ProgramLimits
+
+TRIES = 3
+WAIT_S = 1.0
+COMPILE_S = 10.0
+GRACE_S = 10.0  # of a request, besides what its program may take
+ANSWER_BYTES = 64 << 20
+WHY_CHARACTERS = 200
+BUSY = (429, 502, 503, 504)
+PATH = "/run_code"
+
+# A program as a script after the prelude, so that it may begin with `from __future__`, and finds what it finds here.
+_SCRIPT = """\
+{prelude}
+sys.setrecursionlimit({recursion})
+exec(compile({code!r}, "program.py", "exec"), globals())
+"""
+
+
+class SandboxFusion:
+    """Runs Python programs at a URL such as `http://localhost:8080/run_code`. Raises RuleError if that is no URL."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self._parts = url, read_url(url)
+
+    def run(self, code: str, stdin: str = "", limits: ProgramLimits = ProgramLimits()) -> Outcome:  # noqa: B008
+        """Run one program; raises RuleError if the server does not answer, or answers with no result."""
+        request = {
+            "code": _SCRIPT.format(prelude=PRELUDE, recursion=RECURSION, code=code),
+            "language": "python",
+            "stdin": stdin,
+            "compile_timeout": COMPILE_S,
+            "run_timeout": limits.wall_s,
+            "memory_limit_MB": limits.memory_bytes >> 20,
+            "files": {},
+            "fetch_files": [],
+        }
+        return self._outcome(self._asked(request, limits), limits)
+
+    def _asked(self, request: Mapping[str, object], limits: ProgramLimits) -> dict[str, object]:
+        """Post a request, again if the server is busy; return its answer."""
+        why = ""
+        for attempt in range(TRIES):
+            time.sleep(attempt * WAIT_S)
+            try:
+                status, body = self._post(json.dumps(request).encode(), COMPILE_S + limits.wall_s + GRACE_S)
+            except (OSError, http.client.HTTPException) as error:
+                raise self._down(f"{type(error).__name__}: {error}") from None
+            why = f"status {status}"
+            if status in BUSY:
+                continue
+            if status != http.HTTPStatus.OK:
+                break
+            try:
+                answer: object = json.loads(body)
+            except (ValueError, RecursionError):
+                raise self._down("its answer is not JSON") from None
+            if isinstance(answer, dict):
+                return cast("dict[str, object]", answer)
+            raise self._down("its answer is not an object")
+        raise self._down(why)
+
+    def _post(self, body: bytes, limit_s: float) -> tuple[int, bytes]:
+        parts = self._parts
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=limit_s)
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        try:
+            connection.request("POST", path, body, {"Content-Type": "application/json", "Accept": "application/json"})
+            response = connection.getresponse()
+            read = response.read(ANSWER_BYTES + 1)
+        finally:
+            connection.close()
+        if len(read) > ANSWER_BYTES:
+            raise self._down(f"its answer is over {ANSWER_BYTES >> 20} MiB")
+        return response.status, read
+
+    def _down(self, why: str) -> RuleError:
+        return RuleError.sandbox_down(self.url, " ".join(why.split())[:WHY_CHARACTERS])
+
+    def _outcome(self, answer: Mapping[str, object], limits: ProgramLimits) -> Outcome:
+        """Read an answer: `status` is Success, Failed or SandboxError; each result's is Finished, Error or a limit."""
+        status = answer.get("status")
+        if status not in ("Success", "Failed"):
+            raise self._down(f"{status}: {answer.get('message')}")
+        run, compiled = answer.get("run_result"), answer.get("compile_result")
+        result = run if isinstance(run, dict) else compiled if isinstance(compiled, dict) else None
+        if result is None:
+            raise self._down(f"{status} without a result: {answer.get('message')}")
+        code, ended, seconds = result.get("return_code"), result.get("status"), result.get("execution_time")
+        if ended not in ("Finished", "Error", "TimeLimitExceeded") or not isinstance(code, int | None):
+            raise self._down(f"a result with the status {ended} and the return code {code}")
+        stdout, stderr = (str(result.get(name) or "") for name in ("stdout", "stderr"))
+        stopped = f"over {limits.wall_s:g} s" if ended == "TimeLimitExceeded" else ""
+        if len(stdout) > limits.output_bytes:
+            stopped = stopped or f"over {limits.output_bytes >> 10} KiB of output"
+        exit_code = code if code is not None else 0 if ended == "Finished" else 1
+        if ended == "Error" and exit_code == 0:
+            exit_code = 1
+        return Outcome(stdout, exit_code, stopped, stderr, float(seconds) if isinstance(seconds, int | float) else 0.0)
+
+
+def read_url(url: str) -> SplitResult:
+    """Read the URL of a sandbox; its path is `/run_code` if it has none. Raises RuleError.
+
+    >>> read_url("http://localhost:8080").path
+    '/run_code'
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise RuleError.bad_sandbox(url, str(error)) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise RuleError.bad_sandbox(url, "it begins with http:// or https:// and names a host")
+    if parts.username or parts.password:
+        raise RuleError.bad_sandbox(url, "it holds a name or a password, which would be recorded with the run")
+    if re.search(r"[\x00-\x20\x7f]", url) or port == 0:
+        raise RuleError.bad_sandbox(url, "it holds a space or a control character, or the port 0")
+    return parts if parts.path.strip("/") else parts._replace(path=PATH)
+
+
+def endpoint(url: str) -> str:
+    """Return the `HOST:PORT` of a sandbox's URL, which is all that its client has to reach.
+
+    >>> endpoint("https://sandbox.example.org/run_code")
+    'sandbox.example.org:443'
+    """
+    parts = read_url(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"

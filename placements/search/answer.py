@@ -1,0 +1,95 @@
+"""The answer to a request: its search, with the searches of other staleness and of what-ifs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from flowgraph.cluster.cluster import Cluster, device_of_unknown_speed
+from flowgraph.errors import ResourceError, UsageError
+from placements.search.notes import cautions
+from placements.search.plan_request import PlanRequest, refuse_impossible
+from placements.search.search import SearchResult, find
+from placements.search.what_if import changed
+from placements.workload.planning_problem import PlanningProblem
+
+WORTH_SHARE = 0.01  # of a step, that one more update of staleness has to save
+MAX_STALENESS = 8  # updates that are considered where a flow states no bound
+CANDIDATES = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+
+Say = Callable[[str], None]
+
+
+def answer(
+    problem: PlanningProblem,
+    request: PlanRequest | None = None,
+    clusters: Callable[[str], Cluster] | None = None,
+    say: Say = lambda _: None,
+) -> SearchResult:
+    """Search for the best plan, and for the other staleness and what-ifs of the request; return all in one result.
+
+    The result's problem has the chosen staleness. If the objective is devices, the result has no named placements.
+    `clusters` reads a cluster from the text of a what-if, and `say` receives notes for the user. Raises ResourceError
+    if nothing fits; UsageError, UnknownNameError, SettingError or PlanError for a what-if that is invalid or
+    impossible.
+    """
+    request = request or PlanRequest()
+    earlier, tried, staleness = cautions(problem), tuple[SearchResult, ...](), request.staleness
+    if staleness == "auto":
+        tried = stalenesses(problem, problem.staleness_bound or MAX_STALENESS, request)
+        staleness = best_staleness(tried).problem.staleness if tried else None
+    if staleness is not None:
+        problem = replace(problem, staleness=staleness)
+    for note in cautions(problem):
+        if note not in earlier:
+            say(note)
+    if request.staleness == "auto" and problem.streamed and not problem.lag:
+        say("--streamed has no effect: no staleness makes the step shorter")
+    search = next((search for search in tried if search.problem.staleness == problem.staleness), None)
+    if search is None or request.robust:
+        search = find(problem, request)
+    search = replace(search, named=()) if request.objective == "devices" else search
+    if problem.ratio is not None and not search.best.disaggregated:
+        ratio = "{}:{}".format(*problem.ratio)
+        say(f"--ratio {ratio} has no effect: in the best plan, rollout and training share a pool")
+    what_ifs = tuple((text, _what_if(problem, text, request, clusters)) for text in request.what_if)
+    return replace(search, stalenesses=tried, what_ifs=what_ifs)
+
+
+def stalenesses(problem: PlanningProblem, at_most: int, request: PlanRequest | None = None) -> tuple[SearchResult, ...]:
+    """Search for the best plan at each candidate staleness, in updates, and return the results in ascending order.
+
+    Candidates are `at_most`, and those of 0, 1, 2, 3, 4, 6, 8, 12 and 16 that are below it. A staleness at which no
+    plan fits is left out. The request's `robust` is ignored.
+    """
+    searches, request = list[SearchResult](), replace(request or PlanRequest(), robust=False)
+    for staleness in sorted({*(candidate for candidate in CANDIDATES if candidate < at_most), at_most}):
+        try:
+            searches.append(find(replace(problem, staleness=staleness), request))
+        except ResourceError:
+            continue
+    return tuple(searches)
+
+
+def best_staleness(searches: Sequence[SearchResult]) -> SearchResult:
+    """Return the search with the smallest staleness whose step is at most 1% longer than the shortest.
+
+    `searches` must be in ascending order of staleness; raises ValueError if there are none.
+    """
+    shortest_s = min(search.best.step_s for search in searches)
+    return next(search for search in searches if search.best.step_s <= shortest_s * (1 + WORTH_SHARE))
+
+
+def _what_if(
+    problem: PlanningProblem, text: str, request: PlanRequest, clusters: Callable[[str], Cluster] | None
+) -> SearchResult | None:
+    """Return the search for a problem with one change; None if nothing fits."""
+    tried = changed(problem, text, clusters)
+    if (unknown := device_of_unknown_speed(tried.cluster)) and not device_of_unknown_speed(problem.cluster):
+        hint = "name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`"
+        raise UsageError(f"the speed of {unknown}, is not known", where=f"--what-if {text}", hint=hint)
+    try:
+        refuse_impossible(request, tried)
+        return find(tried, replace(request, robust=False))
+    except ResourceError:
+        return None
