@@ -116,7 +116,7 @@ def run(code: str, names: dict[str, object]) -> int:
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     # `atexit` is how fast-output templates of programming contests write their output.
-    ended = ended or _ending(atexit._run_exitfuncs)
+    ended = ended or _ending(atexit._run_exitfuncs)  # pyright: ignore[reportPrivateUsage]
     return ended or _ending(lambda: [stream.flush() for stream in (sys.stdout, sys.__stdout__) if stream])
 
 

@@ -17,6 +17,7 @@ import signal
 import struct
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -46,7 +47,7 @@ def read_exactly(descriptor: int, size_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def write_frame(descriptor: int, message: dict[str, object]) -> None:
+def write_frame(descriptor: int, message: Mapping[str, object]) -> None:
     """Write one message: its length in eight bytes, and JSON."""
     payload = json.dumps(message).encode()
     view = memoryview(struct.pack(">Q", len(payload)) + payload)

@@ -169,10 +169,11 @@ def _truth(ground_truth: object) -> Mapping[str, object]:
 
 
 def _text(value: object) -> str:
-    lines = value if isinstance(value, list) else [value]
-    if not all(isinstance(line, str) for line in lines):
+    lines = cast("list[object]", value if isinstance(value, list) else [value])
+    texts = [line for line in lines if isinstance(line, str)]
+    if len(texts) < len(lines):
         raise ValueError("standard input and output are texts, or lists of lines")
-    return "\n".join(lines)
+    return "\n".join(texts)
 
 
 def _printed_test(given: object, expected: object) -> ProgramTest:
