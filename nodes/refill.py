@@ -80,26 +80,25 @@ def refill(
     order = _shuffled(torch.unique(ranks.union(prompts.group.data)), key)
     limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s}
     limits |= {"allow": allow, "confined": confined, "sandbox": sandbox}
-    sampling: Any = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "stop": stop, "ignore_eos": ignore_eos}
+    sampling: Any = {"n": n, "top_k": top_k, "top_p": top_p, "min_p": min_p, "stop": stop, "ignore_eos": ignore_eos}
     sampling |= {"repetition_penalty": repetition_penalty, "temperature": temperature, "max_tokens": max_tokens}
     for part in torch.tensor_split(order, max(1, min(rounds, len(order)))):
-        share = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
-        rollout = generate(policy, share, n=n, key=key, **sampling)
+        rollout = generate(
+            policy, take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0]), key=key, **sampling
+        )
         scores = score(rollout, by=by, format_score=format_score, on_error=on_error, **limits)
         rollouts.append(ScoredRollout.of({**rollout.parts, "scores": scores}, [*rollout.measures, *scores.measures]))
-        signal = set(ranks.union(_with_signal(rollouts[-1])).tolist())
-        useful += [group for group in part.tolist() if group in signal]
+        useful += part[torch.isin(part, ranks.union(_with_signal(rollouts[-1])))].tolist()
         tried += len(part)
         if len(useful) >= groups:
             break
     chosen = useful[:groups] or order[:1].tolist()
     stacked = {name: _stacked([rollout.parts[name] for rollout in rollouts]) for name in rollouts[0].parts}
+    counts = {"rounds": len(rollouts), "groups_tried": tried, "groups_kept": len(chosen)}
     return take(ScoredRollout.of(stacked), _rows_of(chosen, rollouts, prompts)).measured(
         *(measure for rollout in rollouts for measure in rollout.measures),
-        Measure("rounds", len(rollouts), 1),
-        Measure("groups_tried", tried, 1),
-        Measure("groups_kept", len(chosen), 1),
-        Measure("no_signal", tried - len(useful), tried),
+        *(Measure(name, total=count, count=1) for name, count in counts.items()),
+        Measure("no_signal", total=tried - len(useful), count=tried),
     )
 
 

@@ -39,7 +39,7 @@ def beside(name: str) -> ModuleType:
 
 
 def read_exactly(descriptor: int, size_bytes: int) -> bytes:
-    """Read so many bytes, or fewer at the end of the channel."""
+    """Read `size_bytes` bytes, or fewer at the end of the channel."""
     parts: list[bytes] = []
     while size_bytes and (part := os.read(descriptor, min(size_bytes, 1 << 20))):
         parts.append(part)
@@ -161,10 +161,10 @@ class Watched:
                 return "wall"
 
     def drain(self) -> str:
-        """Read what an ended program has left in its pipes."""
-        while self.open and self.written_bytes <= self.limit_bytes:
-            for descriptor in list(self.open):
-                self._read(descriptor)
+        """Read what an ended program has left in its pipes, which a process that it started may still hold open."""
+        for descriptor in list(self.open):
+            while self.written_bytes <= self.limit_bytes and self._read(descriptor):
+                pass
         return "output" if self.written_bytes > self.limit_bytes else ""
 
     def _feed(self, stdin: int) -> None:
@@ -177,11 +177,12 @@ class Watched:
         if not self.unread:
             os.close(stdin)
 
-    def _read(self, descriptor: int) -> None:
+    def _read(self, descriptor: int) -> bool:
+        """Read a part, and return whether there was one."""
         try:
             part = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         if not part:
             self.open.discard(descriptor)
         self.written_bytes += len(part)
@@ -189,6 +190,7 @@ class Watched:
             self.stdout += part
         else:
             self.stderr = (self.stderr + part)[-STDERR_TAIL_BYTES:]
+        return bool(part)
 
 
 def confine(readable: list[str], scratch: str) -> None:

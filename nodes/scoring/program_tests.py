@@ -10,9 +10,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
-from nodes.scoring.programs import Outcome, ProgramHost, ProgramLimits, Runner
+from nodes.scoring.programs import ProgramHost, ProgramLimits, Runner
 from nodes.scoring.sandbox_fusion import SandboxFusion
 
 FIRST_TESTS = 10
@@ -100,15 +101,9 @@ def _results(program: str, tests: Sequence[ProgramTest], runner: Runner, limit_s
             continue
         output_bytes = max(MIN_OUTPUT_BYTES, 2 * len(test.expected.encode(errors="replace")))
         limits = ProgramLimits(wall_s=wall_s, cpu_s=math.ceil(wall_s), output_bytes=output_bytes)
-        yield _failure(runner.run(program, test.stdin, limits), test)
-
-
-def _failure(outcome: Outcome, test: ProgramTest) -> str:
-    if outcome.failure:
-        return outcome.failure
-    if test.passes(outcome.stdout):
-        return ""
-    return f"printed {_shown(outcome.stdout)}, not {_shown(test.expected)}"
+        outcome = runner.run(program, test.stdin, limits)
+        passes = not outcome.failure and test.passes(outcome.stdout)
+        yield "" if passes else outcome.failure or f"printed {_shown(outcome.stdout)}, not {_shown(test.expected)}"
 
 
 def _shown(text: str) -> str:
@@ -116,7 +111,7 @@ def _shown(text: str) -> str:
 
 
 def _runner(sandbox: str) -> Runner:
-    """Return what runs programs: one host, or one client of a URL, for as long as this process lives."""
+    """Return the host of programs, or the client of a sandbox's URL; each is made once in this process."""
     if sandbox not in _RUNNERS:
         _RUNNERS[sandbox] = SandboxFusion(sandbox) if sandbox else ProgramHost()
     return _RUNNERS[sandbox]
@@ -150,10 +145,14 @@ def tests_of(ground_truth: object) -> Iterator[ProgramTest]:
         raise ValueError("the ground truth needs the lists `inputs` and `outputs`")
     if len(inputs) != len(outputs) or not inputs:
         raise ValueError(f"the ground truth has {len(inputs)} inputs and {len(outputs)} outputs")
-    read = _printed_test if truth.get("fn_name") is None else _call_test
-    for at, (given, expected) in enumerate(zip(inputs, outputs, strict=True)):
+    for at, (stdin, expected) in enumerate(zip(inputs, outputs, strict=True)):
         try:
-            yield read(given, expected)
+            if truth.get("fn_name") is not None:
+                yield _call_test(stdin, expected)
+            else:
+                yield ProgramTest(
+                    stdin=_text(stdin), expected=_text(expected), passes=partial(same_print, expected=_text(expected))
+                )
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"test {at + 1} of the ground truth cannot be read: {error}") from error
 
@@ -176,18 +175,13 @@ def _text(value: object) -> str:
     return "\n".join(texts)
 
 
-def _printed_test(given: object, expected: object) -> ProgramTest:
-    text = _text(expected)
-    return ProgramTest(_text(given), text, lambda printed: same_print(printed, text))
-
-
-def _call_test(given: object, expected: object) -> ProgramTest:
-    arguments = [json.loads(line) for line in given.split("\n")] if isinstance(given, str) else given
+def _call_test(lines: object, expected: object) -> ProgramTest:
+    arguments = [json.loads(line) for line in lines.split("\n")] if isinstance(lines, str) else lines
     if not isinstance(arguments, list):
         raise ValueError("the arguments of a call are a list, or JSON lines")
     truth: object = json.loads(expected) if isinstance(expected, str) else expected
-    shown = expected if isinstance(expected, str) else json.dumps(expected)
-    return ProgramTest(json.dumps(arguments), shown, lambda printed: same_value(printed, truth))
+    text = expected if isinstance(expected, str) else json.dumps(expected)
+    return ProgramTest(stdin=json.dumps(arguments), expected=text, passes=lambda printed: same_value(printed, truth))
 
 
 def same_print(printed: str, expected: str) -> bool:
@@ -204,17 +198,17 @@ def same_print(printed: str, expected: str) -> bool:
         return True
     if "\n".join(line.strip() for line in lines).strip() == expected.strip():
         return True
-    wanted = [line.strip() for line in expected.split("\n") if line]
+    truth = [line.strip() for line in expected.split("\n") if line]
     filled = [line for line in lines if line]
-    return wanted in (lines, filled) or _close(filled, wanted)
+    return truth in (lines, filled) or _close(filled, truth)
 
 
-def _close(lines: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Return whether lines are the same numbers, of which at least one is not a natural number."""
-    if len(lines) != len(wanted) or all(line.isdigit() for line in (*lines, *wanted)):
+def _close(lines: Sequence[str], expected: Sequence[str]) -> bool:
+    """Return whether lines are the same numbers, at least one of them not a natural number."""
+    if len(lines) != len(expected) or all(line.isdigit() for line in (*lines, *expected)):
         return False
     try:
-        pairs = [(float(line), float(other)) for line, other in zip(lines, wanted, strict=True)]
+        pairs = [(float(line), float(truth)) for line, truth in zip(lines, expected, strict=True)]
     except ValueError:
         return False
     return all(a == b or (math.isfinite(b) and abs(a - b) <= ABSOLUTE + RELATIVE * abs(b)) for a, b in pairs)

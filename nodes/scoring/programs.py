@@ -113,13 +113,13 @@ class ProgramHost:
 
         Raises RuleError if this machine cannot confine it.
         """
-        given = {**asdict(limits), "address_bytes": limits.memory_bytes * ADDRESS_SPACE_RATIO}
+        allowed = {**asdict(limits), "address_bytes": limits.memory_bytes * ADDRESS_SPACE_RATIO}
         with self._lock:
             if self._started is None or self._started.spent(limits.memory_bytes):
                 self.close()
                 self._started = _Started(limits.memory_bytes)
             try:
-                self._started.send({"code": code, "stdin": stdin, "limits": given})
+                self._started.send({"code": code, "stdin": stdin, "limits": allowed})
                 largest = JSON_BYTES_OF_BYTE * limits.output_bytes + HOST_BYTES // 64
                 answer = self._started.receive(limits.wall_s + GRACE_S, largest)
             except BaseException:  # KeyboardInterrupt too: an answer that comes later is that of another program
@@ -128,7 +128,7 @@ class ProgramHost:
             if answer is None:
                 why = self._started.last_words() or "its process was ended from outside"
                 self.close()
-                return Outcome("", -signal.SIGKILL, why)
+                return Outcome(stdout="", exit_code=-signal.SIGKILL, stopped=why)
         if "unheld" in answer:
             self.close()
             raise RuleError.no_sandbox(str(answer["unheld"]))
@@ -159,7 +159,8 @@ class _Started:
 
     def __init__(self, memory_bytes: int) -> None:
         self.memory_bytes, self.owner = memory_bytes, os.getpid()
-        inside = _in_confined_grader()
+        # In a confined grader, or a fork of one, what starts here is confined already.
+        inside = "--confined" in sys.orig_argv and any(word.endswith("grader_process.py") for word in sys.orig_argv)
         if not inside and (why := lacks()):
             raise RuleError.no_sandbox(why)
         questions, self.questions = os.pipe()
@@ -168,8 +169,8 @@ class _Started:
         self.scratch = tempfile.mkdtemp(prefix="flowgraph_program-", dir=within)
         inner = os.path.join(self.scratch, "files")
         os.mkdir(inner)
-        given = json.dumps({"readable": system_paths(), "scratch": inner})
-        command = [sys.executable, "-P", _OWN_FILES[0], given]
+        arguments = json.dumps({"readable": system_paths(), "scratch": inner})
+        command = [sys.executable, "-P", _OWN_FILES[0], arguments]
         variables = {**environment(os.environ, inner), "PYTHONHASHSEED": "0"}
         lifeline: int | None = None
         with os.fdopen(questions), os.fdopen(answers):
@@ -220,7 +221,7 @@ class _Started:
         return None
 
     def _read(self, size_bytes: int, limit_s: float) -> bytes:
-        """Read so many bytes, or fewer; time in which this process was stopped does not count."""
+        """Read `size_bytes` bytes, or fewer at the limit; time in which this process was stopped does not count."""
         read = bytearray()
         while len(read) < size_bytes and limit_s > 0:
             began_s = time.monotonic()
@@ -260,11 +261,6 @@ def _end(process: subprocess.Popen[bytes], descriptors: list[int], scratch: str,
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _in_confined_grader() -> bool:
-    """Return whether this process is a confined grader, or a fork of one: what it starts is confined already."""
-    return "--confined" in sys.orig_argv and any(word.endswith("grader_process.py") for word in sys.orig_argv)
-
-
 def _outcome(answer: dict[str, object], limits: ProgramLimits) -> Outcome:
     """Read a keeper's answer."""
     code, stderr = cast("int", answer["code"]), str(answer["stderr"])
@@ -279,5 +275,5 @@ def _outcome(answer: dict[str, object], limits: ProgramLimits) -> Outcome:
         stopped = f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"killed by {-code}"
     if not stopped and code and "MemoryError" in stderr.splitlines()[-1:]:
         stopped = f"over {limits.memory_bytes >> 20} MiB of memory"
-    seconds = cast("float", answer["wall_s"]), cast("float", answer["cpu_s"])
-    return Outcome(str(answer["stdout"]), code, stopped, stderr, *seconds)
+    seconds = {name: cast("float", answer[name]) for name in ("wall_s", "cpu_s")}
+    return Outcome(stdout=str(answer["stdout"]), exit_code=code, stopped=stopped, stderr=stderr, **seconds)

@@ -35,7 +35,7 @@ exec(compile({code!r}, "program.py", "exec"), globals())
 
 
 class SandboxFusion:
-    """Runs Python programs at a URL such as `http://localhost:8080/run_code`. Raises RuleError if that is no URL."""
+    """Runs Python programs at a URL such as `http://localhost:8080/run_code`. Raises RuleError for a bad URL."""
 
     def __init__(self, url: str) -> None:
         self.url, self._parts = url, read_url(url)
@@ -52,9 +52,9 @@ class SandboxFusion:
             "files": {},
             "fetch_files": [],
         }
-        return self._outcome(self._asked(request, limits), limits)
+        return self._outcome(self._answer(request, limits), limits)
 
-    def _asked(self, request: Mapping[str, object], limits: ProgramLimits) -> dict[str, object]:
+    def _answer(self, request: Mapping[str, object], limits: ProgramLimits) -> dict[str, object]:
         """Post a request, again if the server is busy; return its answer."""
         why = ""
         for attempt in range(TRIES):
@@ -114,7 +114,8 @@ class SandboxFusion:
         exit_code = code if code is not None else 0 if ended == "Finished" else 1
         if ended == "Error" and exit_code == 0:
             exit_code = 1
-        return Outcome(stdout, exit_code, stopped, stderr, float(seconds) if isinstance(seconds, int | float) else 0.0)
+        wall_s = float(seconds) if isinstance(seconds, int | float) else 0.0
+        return Outcome(stdout=stdout, exit_code=exit_code, stopped=stopped, stderr=stderr, wall_s=wall_s)
 
 
 def read_url(url: str) -> SplitResult:

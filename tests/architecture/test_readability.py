@@ -15,10 +15,10 @@ LIMITS = {
     "private_functions_used_once": 0.1285,
     "vague_docstrings": 0.001,
     "old_phrases": 0,
-    "lines": 68_600,
+    "lines": 69_620,
     "public_names": 20,
     "planner_names": 15,
-    "golden_lines": 10_807,
+    "golden_lines": 10_820,
 }
 """The most that each figure of `Sources` may be; lower one whenever it has shrunk."""
 
