@@ -64,7 +64,9 @@ def prime_code(
         return NoProgram(0.0)
     named = _truth(ground_truth).get("fn_name")
     program = as_call(code, str(named)) if named is not None else code
-    results = _results(program, tests, _runner(sandbox), limit_s)
+    if sandbox not in _RUNNERS:
+        _RUNNERS[sandbox] = SandboxFusion(sandbox) if sandbox else ProgramHost()
+    results = _results(program, tests, _RUNNERS[sandbox], limit_s)
     why = ""
     passed: list[bool] = []
     for at, failure in enumerate(results):
@@ -110,14 +112,7 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…")
 
 
-def _runner(sandbox: str) -> Runner:
-    """Return the host of programs, or the client of a sandbox's URL; each is made once in this process."""
-    if sandbox not in _RUNNERS:
-        _RUNNERS[sandbox] = SandboxFusion(sandbox) if sandbox else ProgramHost()
-    return _RUNNERS[sandbox]
-
-
-_RUNNERS: dict[str, Runner] = {}
+_RUNNERS: dict[str, Runner] = {}  # of each sandbox's URL, and of "" for this machine
 
 
 def program_of(response: str) -> str:
