@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import networkx as nx
@@ -40,11 +40,17 @@ RETURN_VERBS = ("Give", "Gives", "Say", "Says")
 
 @dataclass(frozen=True)
 class Module:
-    """One source file: its dotted name, its text and its syntax tree."""
+    """One source file: its path, its dotted name, its text and its syntax tree."""
 
+    path: Path
     name: str
     text: str
     tree: ast.Module
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Return the nodes of the tree, in the order of `ast.walk`."""
+        return tuple(ast.walk(self.tree))
 
     @property
     def room(self) -> str:
@@ -103,9 +109,7 @@ class Sources:
     @cached_property
     def classes(self) -> Counter[str]:
         """Return how many classes have each name."""
-        return Counter(
-            node.name for module in self.modules for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)
-        )
+        return Counter(node.name for module in self.modules for node in module.nodes if isinstance(node, ast.ClassDef))
 
     @property
     def shared_class_names(self) -> float:
@@ -116,7 +120,7 @@ class Sources:
     @property
     def filler_identifiers(self) -> float:
         """Return the share of assigned names and parameters that say nothing."""
-        bound = Counter(name for module in self.modules for name in _bound(module.tree))
+        bound = Counter(name for module in self.modules for name in _bound(module))
         return sum(bound[name] for name in FILLERS) / max(1, bound.total())
 
     @property
@@ -124,8 +128,8 @@ class Sources:
         """Return the share of functions that are private and called in one place of their file."""
         functions, once = 0, 0
         for module in self.modules:
-            used = Counter(_used(module.tree))
-            for function in _functions(module.tree):
+            used = Counter(_used(module))
+            for function in _functions(module):
                 functions += 1
                 name = function.name
                 once += name.startswith("_") and not name.startswith("__") and used[name] == 1
@@ -134,7 +138,7 @@ class Sources:
     @property
     def vague_docstrings(self) -> float:
         """Return the share of functions' docstrings that begin with "Give" or "Say"."""
-        texts = [ast.get_docstring(each) for module in self.modules for each in _functions(module.tree)]
+        texts = [ast.get_docstring(each) for module in self.modules for each in _functions(module)]
         first = [text.split()[0] for text in texts if text]
         return sum(word in RETURN_VERBS for word in first) / max(1, len(first))
 
@@ -192,8 +196,8 @@ class Sources:
         """
         planner = [module for module in self.modules if module.name.startswith("placements.")]
         return (
-            sum(_calls(module.tree, {"Plan"}) for module in planner),
-            sum(_calls(module.tree, {"Peak", "PhasePeak"}) for module in planner),
+            sum(_calls(module, {"Plan"}) for module in planner),
+            sum(_calls(module, {"Peak", "PhasePeak"}) for module in planner),
             sum(_engine_tables(module.tree) for module in self.modules),
         )
 
@@ -204,12 +208,18 @@ class Sources:
         return sum(path.read_bytes().count(b"\n") for path in files)
 
 
+@cache
+def sources() -> Sources:
+    """Return the sources of this checkout, parsed once for all tests of a process."""
+    return Sources()
+
+
 def _modules(root: Path) -> Iterator[Module]:
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
             text = path.read_text("utf-8")
-            yield Module(name, text, ast.parse(text))
+            yield Module(path=path, name=name, text=text, tree=ast.parse(text))
 
 
 def _imports(module: Module, names: set[str]) -> Iterator[tuple[str, bool]]:
@@ -218,13 +228,19 @@ def _imports(module: Module, names: set[str]) -> Iterator[tuple[str, bool]]:
     while waiting:
         node, inside = waiting.pop()
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            if is_type_checking(child):
                 continue
             for target in _targets(child):
                 parent = target.rpartition(".")[0]
                 if target in names or parent in names:
                     yield (target if target in names else parent), inside
             waiting.append((child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)))
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    """Return whether a node is `if TYPE_CHECKING:`, whose imports never happen."""
+    test = getattr(node, "test", None) if isinstance(node, ast.If) else None
+    return "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
 
 
 def _targets(node: ast.AST) -> list[str]:
@@ -243,9 +259,9 @@ def _assigns(node: ast.Assign, name: str) -> bool:
     return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
 
 
-def _calls(tree: ast.AST, names: set[str]) -> bool:
+def _calls(module: Module, names: set[str]) -> bool:
     """Return whether a module calls one of `names`."""
-    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node.func for node in module.nodes if isinstance(node, ast.Call))
     return any(isinstance(function, ast.Name) and function.id in names for function in calls)
 
 
@@ -255,24 +271,24 @@ def _engine_tables(tree: ast.Module) -> int:
     return sum(re.fullmatch(r"\w+\[str, (Offer|EngineCapabilities)\]", text) is not None for text in types)
 
 
-def _bound(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _bound(module: Module) -> Iterator[str]:
+    for node in module.nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         elif isinstance(node, ast.arg):
             yield node.arg
 
 
-def _used(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _used(module: Module) -> Iterator[str]:
+    for node in module.nodes:
         if isinstance(node, ast.Name):
             yield node.id
         elif isinstance(node, ast.Attribute):
             yield node.attr
 
 
-def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+def _functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in module.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def main() -> int:

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from networkx import DiGraph, strongly_connected_components
 
+from tests.architecture import readability
+from tests.architecture.readability import is_type_checking
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("flowgraph", "nodes", "placements", "examples")
 
@@ -123,19 +126,24 @@ def sources(*packages: str) -> list[Path]:
     return [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
 
 
-def is_type_checking(node: ast.AST) -> bool:
-    """Return whether a node is `if TYPE_CHECKING:`, whose imports never happen."""
-    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-
-
 @cache
 def imports(file: Path, *, types_too: bool = False) -> tuple[Import, ...]:
     """Return every import of a file; those for types only are left out unless asked for."""
     return tuple(_imports(file, types_too=types_too))
 
 
+def tree_of(file: Path) -> ast.Module:
+    """Return the syntax tree of a file; those of the packages are parsed once for all tests."""
+    return _trees().get(file) or ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def _trees() -> dict[Path, ast.Module]:
+    return {module.path: module.tree for module in readability.sources().modules}
+
+
 def _imports(file: Path, *, types_too: bool) -> Iterator[Import]:
-    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(file.read_text(encoding="utf-8")), True)]
+    waiting: list[tuple[ast.AST, bool]] = [(tree_of(file), True)]
     while waiting:
         node, at_top = waiting.pop()
         if isinstance(node, ast.Import):

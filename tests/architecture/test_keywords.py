@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.architecture.readability import ROOT, Sources
+from tests.architecture.readability import ROOT, Sources, sources
 
 POSITIONAL_AT_MOST = {"flowgraph.app": 0, "flowgraph.cli": 0}
 """Calls that fill two fields of one type by position, by room."""
@@ -17,7 +17,7 @@ def dataclasses_of_one_type(sources: Sources) -> dict[str, tuple[str, ...]]:
     """Return the field annotations of each dataclass of ours without `kw_only` that has two fields of one type."""
     found: dict[str, tuple[str, ...]] = {}
     for module in sources.modules:
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef) and is_positional(node):
                 fields = [each for each in node.body if isinstance(each, ast.AnnAssign) and is_field(each)]
                 kinds = tuple(ast.unparse(each.annotation) for each in fields)
@@ -41,7 +41,7 @@ def breaches(sources: Sources) -> Iterator[tuple[str, str]]:
     """Yield the room and the place of each call that fills two fields of one type by position."""
     kinds = dataclasses_of_one_type(sources)
     for module in sources.modules:
-        for call in ast.walk(module.tree):
+        for call in module.nodes:
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id not in kinds:
                 continue
             filled = kinds[call.func.id][: len(call.args)]
@@ -51,7 +51,7 @@ def breaches(sources: Sources) -> Iterator[tuple[str, str]]:
 
 
 def test_dataclasses_with_fields_of_one_type_are_built_by_keyword() -> None:
-    found = list(breaches(Sources()))
+    found = list(breaches(sources()))
     for room, most in POSITIONAL_AT_MOST.items():
         here = [place for own, place in found if own == room]
         assert len(here) <= most, here

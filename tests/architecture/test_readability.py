@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
-from tests.architecture.readability import PACKAGES, Sources
+from tests.architecture.readability import PACKAGES, sources
 
 LIMITS = {
     "late_imports": 33,
@@ -24,11 +22,6 @@ LIMITS = {
 
 CYCLES: list[int] = []
 """How many modules import each other, group by group, imports inside functions included."""
-
-
-@cache
-def sources() -> Sources:
-    return Sources()
 
 
 @pytest.mark.parametrize("figure", LIMITS)

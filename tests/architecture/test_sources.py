@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from flowgraph.engines.table import ENGINES
-
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("flowgraph", "nodes", "placements")
-FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-
-
-@functools.cache
-def trees() -> dict[Path, ast.Module]:
-    """Return the syntax tree of each source file."""
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
-
+from tests.architecture.readability import PACKAGES, ROOT, sources
 
 # Budgets. They may only get tighter.
 FUNCTION_LINES_AT_MOST = 50  # without its docstring
@@ -47,9 +36,14 @@ def place(path: Path, node: ast.AST | None = None) -> str:
     return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
 
 
-def identifiers(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+def trees() -> list[tuple[Path, ast.Module]]:
+    """Return the path and the syntax tree of each source file."""
+    return [(module.path, module.tree) for module in sources().modules]
+
+
+def identifiers(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.AST, str]]:
     """Yield every name that a file reads or defines; strings and comments are no names."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name):
             yield node, node.id
         elif isinstance(node, ast.Attribute):
@@ -89,13 +83,13 @@ def test_no_file_has_a_name_that_says_nothing() -> None:
     def words(path: Path) -> set[str]:
         return {word.removesuffix("s") for word in re.split(r"[/_.]", path.relative_to(ROOT).as_posix())}
 
-    assert [place(path) for path in FILES if words(path) & EMPTY_NAMES] == []
+    assert [place(module.path) for module in sources().modules if words(module.path) & EMPTY_NAMES] == []
 
 
 def test_every_public_function_and_class_is_documented() -> None:
     missing = [
         f"{place(path, node)} {node.name}"
-        for path, tree in trees().items()
+        for path, tree in trees()
         for node in public_definitions(tree.body)
         if not ast.get_docstring(node) and not is_overload(node)
     ]
@@ -103,24 +97,23 @@ def test_every_public_function_and_class_is_documented() -> None:
 
 
 def test_every_module_opens_with_what_is_in_it() -> None:
-    assert [place(path) for path, tree in trees().items() if tree.body and not ast.get_docstring(tree)] == []
+    assert [place(path) for path, tree in trees() if tree.body and not ast.get_docstring(tree)] == []
 
 
 def test_the_compiler_knows_no_word_of_its_programs() -> None:
     breaches = [
-        f"{place(path, node)} {name}"
-        for path, tree in trees().items()
-        if path.is_relative_to(ROOT / "flowgraph")
-        if not any(path.is_relative_to(ROOT / "flowgraph" / room) for room in ("app", "cli"))
-        for node, name in identifiers(tree)
+        f"{place(module.path, node)} {name}"
+        for module in sources().modules
+        if module.name.startswith("flowgraph.") and module.room not in ("flowgraph.app", "flowgraph.cli")
+        for node, name in identifiers(module.nodes)
         if any(word.startswith(PROGRAM_WORDS) for word in words_of(name))
     ]
     assert breaches == []
 
 
-def engine_tables(tree: ast.AST) -> Iterator[ast.Dict]:
+def engine_tables(nodes: Iterable[ast.AST]) -> Iterator[ast.Dict]:
     """Yield every dict that is keyed by the names of two engines or more."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Dict):
             keys = {key.value for key in node.keys if isinstance(key, ast.Constant)}
             if len(keys & ENGINES.keys()) > 1:
@@ -128,15 +121,15 @@ def engine_tables(tree: ast.AST) -> Iterator[ast.Dict]:
 
 
 def test_one_table_says_what_engines_can_do() -> None:
-    assert list(engine_tables(ast.parse("CAN = {'sglang': 1, 'vllm': 2}"))), "a second table is found"
+    assert list(engine_tables(ast.walk(ast.parse("CAN = {'sglang': 1, 'vllm': 2}")))), "a second table is found"
     inside = ROOT / "flowgraph" / "engines"
-    found = [place(path, node) for path, tree in trees().items() for node in engine_tables(tree)]
+    found = [place(module.path, node) for module in sources().modules for node in engine_tables(module.nodes)]
     assert [each for each in found if not each.startswith(f"{inside.relative_to(ROOT)}/")] == []
 
 
 def test_functions_stay_short() -> None:
     functions = [
-        (path, node) for path, tree in trees().items() for node in ast.walk(tree) if isinstance(node, Function)
+        (module.path, node) for module in sources().modules for node in module.nodes if isinstance(node, Function)
     ]
     lengths = [(place(path, node), node.name, *lines_of(node)) for path, node in functions]
     long = [each for each in lengths if each[2] > FUNCTION_LINES_AT_MOST and each[3] > SIGNATURE_BODY_LINES_AT_MOST]
@@ -153,13 +146,14 @@ def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, int
 
 
 def test_files_stay_short() -> None:
-    lengths = [(place(path), len(path.read_text(encoding="utf-8").splitlines())) for path in FILES]
+    lengths = [(place(module.path), len(module.text.splitlines())) for module in sources().modules]
     assert [each for each in lengths if each[1] > FILE_LINES_AT_MOST] == []
 
 
 def test_no_setting_of_ours_is_an_environment_variable() -> None:
-    texts = [(path, n) for path, tree in trees().items() for n in ast.walk(tree) if isinstance(n, ast.Constant)]
-    ours = [place(path, n) for path, n in texts if isinstance(n.value, str) and re.match(r"FLOWGRAPH_[A-Z]", n.value)]
+    constants = [(module.path, n) for module in sources().modules for n in module.nodes if isinstance(n, ast.Constant)]
+    texts = [(path, n) for path, n in constants if isinstance(n.value, str)]
+    ours = [place(path, n) for path, n in texts if re.match(r"FLOWGRAPH_[A-Z]", str(n.value))]
     assert ours == []
 
 
@@ -216,5 +210,5 @@ OWN_JSON = {"flowgraph/models/table.py", "flowgraph/runtime/measure/profiling.py
 
 def test_a_file_of_json_is_read_by_the_one_reader_that_has_bounds() -> None:
     reads = re.compile(r"(json\.loads?|validate_json)\([^\n]*(read_text|read_bytes|\.open)\(")
-    found = {str(path.relative_to(ROOT)) for path in FILES if reads.search(path.read_text(encoding="utf-8"))}
+    found = {str(module.path.relative_to(ROOT)) for module in sources().modules if reads.search(module.text)}
     assert found == OWN_JSON
