@@ -24,6 +24,7 @@ HOST_CPUS = 1  # host nodes run one after another on each machine: they are shor
 PROBE_S = 5.0
 SHUT_S = 20.0  # how long Ray may take to end
 TASK_EVENTS = "RAY_task_events_report_interval_ms"
+ORPHANS_S = 15  # how long Ray's own processes may outlive its GCS, which ends with a killed driver; 60 by default
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ def _set_environment(address: str | None, *, timeline: bool) -> None:
             os.environ.pop(TASK_EVENTS, None)
         else:
             os.environ[TASK_EVENTS] = "0"  # else Ray's GCS keeps 0.17 MB for each step
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(ORPHANS_S))
         os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's default, 15, workers wait for all others
     else:
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")  # how often Ray tries to connect; 20 take ten minutes
