@@ -18,6 +18,10 @@ SITE_VENV := .venv-site
 SITE := $(SITE_VENV)/.site
 IFRAME_WORKER_VERSION := 1.0.4
 
+# Each type checker uses one core. Without its variable pyright asks a package index for its newest version.
+CHECK_TYPES = $(BIN)/mypy & mypy=$$!; \
+    PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright; code=$$?; wait $$mypy && exit $$code
+
 # Where this is set, each of the tests' many processes compiles torch and transformers anew, for five seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -25,7 +29,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-fast slow browser gpu site lint format clean
+.PHONY: help demo test test-fast slow browser gpu site lint style types format clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -33,8 +37,11 @@ help:  ## list what can be made
 demo: $(RUNTIME)  ## train a tiny model with GRPO, on two cores
 	run=$$($(BIN)/flowgraph run grpo) && $(BIN)/flowgraph report $$run
 
-test: lint  ## check, then run every test that belongs to each change
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup
+test: style  ## check, and run every test that belongs to each change
+	@# The type checkers run beside the tests, which leave a core idle at times; they print only what is wrong.
+	@( $(CHECK_TYPES) ) >$(VENV)/types.txt 2>&1 & types=$$!; \
+	    $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup; tests=$$?; \
+	    wait $$types || { cat $(VENV)/types.txt; exit 1; }; exit $$tests
 
 test-fast: $(DEV)  ## the inner loop: unit tests and rules of the sources, no process started, no lint
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not slow and not gpu and not processes" tests/unit tests/architecture
@@ -51,11 +58,14 @@ gpu: $(DEV)  ## run what needs a GPU
 site: $(SITE)  ## build the documentation as a site in build/site: its files need no server and no network
 	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(SITE_VENV)/bin:$$PATH" $(SITE_VENV)/bin/mkdocs build --strict --quiet
 
-lint: $(DEV)  ## ruff, mypy and pyright
+lint: style types  ## ruff, mypy and pyright
+
+style: $(DEV)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	@# Each type checker uses one core. Without its variable pyright asks a package index for its newest version.
-	$(BIN)/mypy & mypy=$$!; PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright; code=$$?; wait $$mypy && exit $$code
+
+types: $(DEV)
+	$(CHECK_TYPES)
 
 format: $(DEV)  ## rewrite the sources as ruff would have them
 	$(BIN)/ruff check --fix
