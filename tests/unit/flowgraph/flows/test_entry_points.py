@@ -157,6 +157,7 @@ def test_a_package_that_is_there_twice_counts_once_as_it_does_for_python(install
         sys.path.remove(str(tmp_path / "older"))
 
 
+@pytest.mark.slow(group="wheel")
 def test_a_run_on_the_command_line_needs_nothing_but_the_name(tmp_path: Path) -> None:
     site = write_package(tmp_path / "site")
 
