@@ -30,8 +30,8 @@ IN_A_FUNCTION = (
     *("assigns a builtin", "global", "global that is read", "text of several lines", "star import later"),
     *("main guard not last", "future import"),
 )
-OTHER_STDIN = ("stdin imported", "stdout imported", "stdin.buffer", "readline without its end", "blank line")
-TAKEN_AWAY = ("exit()", "os.getcwd", "os._exit", "a file")
+OTHER_STDIN = ("stdin.buffer", "open(0)")
+TAKEN_AWAY = ("exit()", "os.getcwd", "os._exit")
 
 REASONS: Sequence[ScoreReason] = (
     ScoreReason("numbers are compared by value; verl has no such reading", ["gsm8k_value"], BY_VALUE),
@@ -62,15 +62,22 @@ REASONS: Sequence[ScoreReason] = (
         "verl makes the program the body of a function, which changes what it does", PROGRAMS, IN_A_FUNCTION, ours=1.0
     ),
     ScoreReason(
-        "verl replaces `sys.stdin` by an object without `buffer` and line ends, and only after imports",
+        "verl gives no standard input, only a `sys.stdin` without `buffer`",
         PROGRAMS,
         OTHER_STDIN,
         ours=1.0,
     ),
-    ScoreReason("verl removes `exit`, `open` and functions of `os`", PROGRAMS, TAKEN_AWAY, ours=1.0),
+    ScoreReason("verl removes `exit` and functions of `os`, or ends with the program", PROGRAMS, TAKEN_AWAY, ours=1.0),
     ScoreReason("a script cannot `return`; the body of a function can", PROGRAMS, ["return"], ours=0.0),
     ScoreReason("an exit code other than 0 is a failure; verl ignores it", PROGRAMS, ["exit code 1"], ours=0.0),
     ScoreReason("verl refuses tests that are lists of lines, as in APPS", PROGRAMS, ["lists of lines"], ours=1.0),
+    ScoreReason("verl runs all tests in one process, which keeps state", PROGRAMS, ["function, state"], ours=1.0),
+    ScoreReason(
+        "verl loses `fn_name` when it runs the tests one by one, so no function is partly right",
+        ["prime_code"],
+        ["function, partly right", "function, never returns"],
+        ours=0.5,
+    ),
     ScoreReason(
         "verl takes the first element of an expected list for the list",
         PROGRAMS,

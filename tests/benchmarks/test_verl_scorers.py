@@ -8,7 +8,7 @@ from benchmarks.verl_scorers import ScorePair, table
 from benchmarks.verl_scorers_answers import GRADERS, Grader, ScoredText, programs
 from benchmarks.verl_scorers_programs import PROBLEMS, program_responses
 from benchmarks.verl_scorers_reasons import REASONS, reason_for
-from nodes.scoring.program_tests import tests_of
+from nodes.scoring import program_tests
 from nodes.scoring.rules import RULES
 
 
@@ -18,7 +18,7 @@ def test_each_program_has_a_problem_with_tests_and_a_name_of_its_own() -> None:
     assert [shape for shape, count in Counter(shape for shape, _, _ in texts).items() if count > 1] == []
     assert {problem for _, _, problem in texts} == set(PROBLEMS)
     for problem in PROBLEMS.values():
-        assert len(list(tests_of(problem))) == len(problem["inputs"])  # type: ignore[arg-type]
+        assert len(list(program_tests.tests_of(problem))) == len(problem["inputs"])  # type: ignore[arg-type]
 
 
 def test_reasons_name_graders_and_shapes_that_are_compared() -> None:
