@@ -49,7 +49,7 @@ REASONS: Sequence[ScoreReason] = (
     ),
     ScoreReason(
         "x(x+2) is a product in ours, and the call of a function x in verl's",
-        ["geo3k", "prime_math"],
+        ["prime_math"],
         texts=["x(x+2)"],
     ),
     ScoreReason(
