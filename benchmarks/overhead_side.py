@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # a script's own folder is on the path, the checkout is not
 
-from benchmarks.cost import descendants  # noqa: E402
+from benchmarks.cost import used_s  # noqa: E402
 from flowgraph import Loss  # noqa: E402
 from flowgraph.language import Key  # noqa: E402
 from nodes import (  # noqa: E402
@@ -98,11 +98,6 @@ def measured(step: Step, number: int) -> dict[str, Any]:
     cpu_s, start = used_s(), time.perf_counter()
     metrics = step(number)
     return {"seconds": time.perf_counter() - start, "cpu_s": used_s() - cpu_s, "metrics": dict(metrics)}
-
-
-def used_s() -> float:
-    """Return the CPU seconds of this process and of those that it has started, in steps of 10 ms."""
-    return sum(os.times()[:4]) + sum(each.cpu_s for each in descendants(os.getpid()))
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def main() -> int:
     graders = [grader for grader in GRADERS if options.only in grader.rule]
     python = ensure(options.env.resolve(), "verl-scorers", "--no-deps")
     version, pairs = compared(python, graders)
-    reasons = {pair: reason_for(pair.grader, pair.answer, pair.ours) for pair in pairs if not pair.equal}
+    reasons = {pair: reason_for(pair.grader, pair.answer, pair.ours, pair.theirs) for pair in pairs if not pair.equal}
     print(table(graders, pairs, reasons))
     equal = sum(pair.equal for pair in pairs)
     print(f"\n{equal} of {len(pairs)} scores are equal; verl {version}.")

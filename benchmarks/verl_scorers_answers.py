@@ -5,10 +5,13 @@ The same answers are made on every run. Every grader of mathematics gets the sam
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from benchmarks.verl_scorers_programs import PROBLEMS, program_responses
 
 LONG = 1_000_000
 
@@ -39,8 +42,8 @@ class Grader:
     @property
     def answers(self) -> list[ScoredText]:
         """Return the answers that are scored."""
-        family = {"numbers": numbers, "formulas": formulas, "questions": questions}[self.family]
-        return list(family())[:: self.every]
+        families = {"numbers": numbers, "formulas": formulas, "questions": questions, "programs": programs}
+        return list(families[self.family]())[:: self.every]
 
 
 GRADERS: Sequence[Grader] = (
@@ -55,6 +58,8 @@ GRADERS: Sequence[Grader] = (
     Grader("prime_math", "numina_olympiads", "formulas", every=3),
     Grader("search_r1", "searchR1_nq", "questions"),
     Grader("search_r1_inside", "search_r1_like_qa_em:compute_score_subem", "questions"),
+    Grader("prime_code", "apps", "programs", ours={"limit_s": 10.0}),
+    Grader("prime_code_all", "prime_code:compute_score", "programs", {"continuous": False}, {"limit_s": 10.0}),
 )
 
 
@@ -279,3 +284,9 @@ def questions() -> Iterator[ScoredText]:
             for phrase in _PHRASES:
                 for form in dict.fromkeys((phrase.format(t=first), phrase.format(t=first).upper())):
                     yield ScoredText(shape, text.format(a=form), {"target": target})
+
+
+def programs() -> Iterator[ScoredText]:
+    """Yield responses with programs, as to APPS; the truth is JSON."""
+    for shape, response, problem in program_responses():
+        yield ScoredText(shape=shape, response=response, truth=json.dumps(PROBLEMS[problem]))

@@ -55,6 +55,7 @@ def result_of(answer: dict[str, Any]) -> Any:
             result = scorer(answer["theirs"])(answer["response"], answer["truth"], answer["settings"])
         except Exception as error:  # noqa: BLE001 - what it raises is a result
             return f"{type(error).__name__}: {error}"[:200]
+    result = result[0] if isinstance(result, tuple) else result
     return dict(result) if isinstance(result, dict) else float(result)
 
 
@@ -92,6 +93,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name in {"math_reward", "gsm8k", "geo3k", "prime_math", "search_r1_like_qa_em", "math_dapo"}:
+    for name in {"math_reward", "gsm8k", "geo3k", "prime_math", "search_r1_like_qa_em", "math_dapo", "prime_code"}:
         importlib.import_module(f"verl.utils.reward_score.{name}")  # now, so that no fork has to
     main(Path(sys.argv[1]))

@@ -23,7 +23,7 @@ _SELECTORS = re.compile("[\ufe00-\ufe0f]")  # they make some characters wider th
 def print_rollouts(result: app.RolloutRows) -> None:
     """Print recorded responses: for each its numbers, the end of its prompt, and its text, at the terminal's width.
 
-    At most 4 lines of a prompt and 16 of a response are printed.
+    At most 4 lines of a prompt and 16 of a response are printed, and no empty texts, such as the reason of no failure.
     """
     columns = layout_columns()
     head = f"{result.run}: {result.node}, step {result.step}, {len(result.rows)} of {result.matching} responses"
@@ -31,7 +31,7 @@ def print_rollouts(result: app.RolloutRows) -> None:
     for row in result.rows:
         tokens = (name for name in result.token_results if "Advantages" in result.types[name].split())
         names = ("prompt", "sample", *result.results, *tokens, *(name for name in SHOWN if name in row.values))
-        parts = [f"{clean(name)} {shown_number(row.values[name])}" for name in names]
+        parts = [f"{clean(name)} {shown_number(row.values[name])}" for name in names if row.values[name] != ""]
         say("\n" + " · ".join(parts), fit=True)
         for line in _lines("prompt", row.prompt[-1][1] if row.prompt else "", PROMPT_LINES, columns):
             say(line)

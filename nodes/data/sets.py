@@ -6,6 +6,7 @@ Tasks, readers of files and the hub are in other modules; how several sets are m
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -126,7 +127,7 @@ def load(
         if not specs[0].startswith("hf:"):  # a configuration may be a number
             raise UsageError("a weight has no effect on one set", where=f"--data {specs[0]}", hint="leave it out")
         weighted = [(specs[0], None)]
-    loaded = [_loaded(name, cache, seed, columns) for name, _ in weighted]
+    loaded = _named_apart([_loaded(name, cache, seed, columns) for name, _ in weighted])
     trains = list[tuple[str, Table]]()
     for part in loaded:
         if part.train is None:
@@ -139,8 +140,9 @@ def load(
     else:
         texts = [held_out] if isinstance(held_out, str) else list(held_out)
         checks = [_held_out(text, cache, seed, columns) for text in texts]
-        tests = [(part.name, table) for part, table in checks]
-        files = [path for part in (*loaded, *(part for part, _ in checks)) for path in part.files]
+        parts = _named_apart([part for part, _ in checks])
+        tests = [(part.name, table) for part, (_, table) in zip(parts, checks, strict=True)]
+        files = [path for part in (*loaded, *parts) for path in part.files]
     several, mapped = len(loaded) > 1, bool(columns)
     train, test = _joined(trains, mapped or several), _joined(tests, mapped or several or len(tests) > 1)
     assert train is not None, "a set has rows to train on"
@@ -158,6 +160,17 @@ def load(
         sets=tuple(sets) if several else (),
         checks=tuple(SetRows(name, table.num_rows) for name, table in tests) if len(tests) > 1 else (),
     )
+
+
+def _named_apart(parts: Sequence[Loaded]) -> list[Loaded]:
+    """Return sets whose names differ: `math/train` and `gsm8k/train` for two files train.parquet."""
+    counts = Counter(part.name for part in parts)
+    return [
+        replace(part, name=f"{Path(part.origin).resolve().parent.name}/{part.name}")
+        if counts[part.name] > 1 and part.files
+        else part
+        for part in parts
+    ]
 
 
 def save(data: DataSet, folder: Path) -> tuple[Path, ...]:

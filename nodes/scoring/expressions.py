@@ -34,6 +34,7 @@ _FRACTION = re.compile(r"-?[0-9]+.?/0*[1-9][0-9]*.?")
 _LARGE_POWER = re.compile(r"\^[0-9]+\^|\^[0-9][0-9]|\^[{(]")
 _TOKEN = re.compile(r"\s*(?P<token>\d+\.?\d*|\.\d+|[^\W\d_]+|\*\*|\S)")
 _PERCENT = re.compile(r"\d+(?:\.\d+)?\\?%")
+_PERCENT_SIGN = re.compile(r"(?<!\\)%")
 _DOLLARS = re.compile(r"\$\d")
 _BRACKETS = "()[]"
 _WITHOUT_BRACES = str.maketrans("", "", "{}()")
@@ -49,9 +50,16 @@ def unwrapped_text(text: str) -> str:
     return text[len("\\text{") : -1] or text if is_text_command else text
 
 
-def normal_answer(text: str) -> str:
-    """Return an answer in MATH's normal form, without a text command around it; stripped if it has none."""
+def normal_answer(text: str, *, compact: bool = False) -> str:
+    r"""Return an answer in MATH's normal form, without a text command around it; stripped if it has none.
+
+    If `compact`, `%` is dropped, as mathruler does, and not only `\%`.
+
+    >>> normal_answer("x = 10%"), normal_answer("x = 10%", compact=True)
+    ('10%', '10')
+    """
     text = unwrapped_text(text.strip()).strip()
+    text = _PERCENT_SIGN.sub("", text) if compact else text
     try:
         return normal_math(text)
     except ValueError:
@@ -142,7 +150,7 @@ def equal_values(answer: str, truth: str, *, compact: bool = False) -> bool:
     """
     if len(answer) > ANSWER_CHARACTERS:
         return False
-    if normal_answer(answer) == normal_answer(truth):
+    if normal_answer(answer, compact=compact) == normal_answer(truth, compact=compact):
         return True
     answer, truth = normal_value(answer, compact=compact), normal_value(truth, compact=compact)
     if answer == truth or not answer:

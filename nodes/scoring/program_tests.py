@@ -27,6 +27,11 @@ import json, sys, types
 
 def _call():
     arguments, stdout = json.loads(sys.stdin.read()), sys.stdout
+    if arguments and isinstance(arguments[0], dict):  # JSON has only texts as keys
+        try:
+            arguments[0] = {{int(key): value for key, value in arguments[0].items()}}
+        except ValueError:
+            pass
     module = sys.modules["solution"] = types.ModuleType("solution")
     vars(module).update({{name: value for name, value in globals().items() if not name.startswith("__")}})
     exec(compile({code!r}, "program.py", "exec"), vars(module))
@@ -127,7 +132,8 @@ def program_of(response: str) -> str:
 def as_call(code: str, name: str) -> str:
     """Return a program that calls a function of `code` with the JSON list on its standard input, and prints its result.
 
-    The function is a method of `Solution` if the code has such a class; the last line that is printed is the result.
+    The function is a method of `Solution` if the code has such a class; the last line that is printed is the result. If
+    all keys of a first argument are integers as text, they become integers, as in verl.
     """
     return _CALL.format(code=code, name=name, in_class="class Solution" in code)
 

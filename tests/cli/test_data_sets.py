@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import flowgraph as api
+from nodes.scoring.confinement import lacks
 from tests.cli.conftest import Said
 from tests.cli.test_resume import assert_same
 from tests.looped import looped
@@ -133,3 +134,27 @@ def test_a_published_set_is_converted_with_what_was_left_out(flowgraph: Run, tmp
     assert (tmp_path / "cache" / "apps" / "train.parquet").is_file()
     listed = json.loads(flowgraph("data", "--json").out)
     assert {"math", "aime", "apps", "codecontests", "hh"} <= {each["name"] for each in listed}
+
+
+@pytest.mark.skipif(bool(lacks()), reason="this machine cannot confine a process")
+def test_apps_problems_are_trained_on_and_their_programs_graded_in_the_sandbox(flowgraph: Run, tmp_path: Path) -> None:
+    (tmp_path / "apps").mkdir()
+    larger = {"inputs": [[1, 2], [4, 3]], "outputs": [[2], [4]], "fn_name": "larger"}
+    rows = [
+        {"question": "Print nothing.", "input_output": json.dumps({"inputs": ["1\n", "2\n"], "outputs": ["", ""]})},
+        {"question": "Return the larger.", "input_output": json.dumps(larger), "starter_code": "def larger(a, b):"},
+    ]
+    write(tmp_path / "apps" / "train.jsonl", rows)
+    assert flowgraph("data", "apps", "--from", "apps", "-o", "apps.parquet").code == 0
+    options = ("--model", "tiny:positions=512", "--data", "apps.parquet", "--batch", "2", "--steps", "2", *TINY)
+    said = flowgraph("run", "gpg", *options, "--set", "policy.generate.n=8", "--eval-every", "0", "-o", "run")
+    assert said.code == 0, said.err
+    files = sorted((tmp_path / "run" / "rollouts").rglob("*.parquet"))
+    recorded = [row for file in files for row in pq.read_table(file).to_pylist()]
+    assert len(recorded) == 32 and {row["score"] for row in recorded} == {0.0, 1.0}
+    for row in recorded:
+        graded = (row["score"], row["score.passed"], row["score.reason"])
+        assert graded in [(1.0, 2.0, ""), (0.0, None, None)] or graded[2].startswith("test 1 of 2: ")
+    shown = flowgraph("rollouts", "run", "--sort", "-score", "--limit", "32").out
+    assert "score.passed 2 · score.tests 2 · length" in shown
+    assert "score.reason test 1 of 2: SyntaxError: invalid syntax" in shown

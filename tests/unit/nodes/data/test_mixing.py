@@ -124,6 +124,18 @@ def test_held_out_rows_of_several_sets_are_those_that_each_has(tmp_path: Path) -
     assert sum(row >= 200 for row in data.check_rows(100)) == 15
 
 
+def test_sets_of_one_file_name_go_by_their_folders_too(tmp_path: Path) -> None:
+    files = list[str]()
+    for name in ("gsm8k", "math"):
+        (tmp_path / name).mkdir()
+        files.append(write(tmp_path / name / "train.jsonl", [{"prompt": name}] * 4))
+    other = write(tmp_path / "other.jsonl", [{"prompt": "x"}])
+    data = load([f"{files[0]}:0.5", f"{files[1]}:0.5"], held_out=[*files, other], cache=tmp_path)
+    assert [part.name for part in data.sets] == ["gsm8k/train", "math/train"]
+    assert [part.name for part in data.checks] == ["gsm8k/train", "math/train", "other"]
+    assert data.data_sources == ("gsm8k/train", "math/train"), "of rows without one"
+
+
 def fault_of(tmp_path: Path, specs: Sequence[str], batch: int = 4) -> str:
     with pytest.raises(FlowError) as caught:
         load(specs, cache=tmp_path).mixed(batch)

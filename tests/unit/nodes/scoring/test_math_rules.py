@@ -157,6 +157,12 @@ def test_geo3k_adds_a_tenth_for_the_form() -> None:
     assert geo3k("</think>" * 3, "5") == 0.0
 
 
+def test_geo3k_drops_percent_signs_without_a_backslash_too() -> None:
+    assert geo3k(r"\boxed{x = 10%}", r"10\%") == pytest.approx(0.9)
+    assert geo3k(r"\boxed{1/2%}", r"\frac{1}{2}") == pytest.approx(0.9)
+    assert prime_math("x = 11%", r"10\%") == 0.0
+
+
 def test_prime_math_takes_what_stands_last() -> None:
     pytest.importorskip("pylatexenc")
     assert prime_math(r"Step 2: so y = \boxed{\frac{\sqrt{2}}{2}}", r"\frac{1}{\sqrt{2}}") == 1.0

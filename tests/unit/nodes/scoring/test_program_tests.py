@@ -207,6 +207,12 @@ def test_functions_are_called_with_the_arguments_of_each_test() -> None:
 
 
 @confines
+def test_integer_keys_of_a_first_argument_are_integers_to_the_function() -> None:
+    truth = {"inputs": ['{"1": 10, "2": 20}', '{"a": 7}'], "outputs": ["[1, 2]", '["a"]'], "fn_name": "keys"}
+    assert prime_code("def keys(table): return list(table)", truth)["score"] == 1.0  # type: ignore[index]
+
+
+@confines
 def test_rows_of_the_four_sources_are_graded_by_the_rule() -> None:
     rule = {rule_for(source) for source in ("codecontests", "apps", "codeforces", "taco")}
     assert rule == {"prime_code"}
