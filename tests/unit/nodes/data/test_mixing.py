@@ -39,8 +39,8 @@ def source_of(data: DataSet, batch: int, seed: int = 0) -> PromptSource:
         ("a.parquet:1e-3", ("a.parquet", Fraction(1, 1000))),
         ("digits:max:2", ("digits:max", Fraction(2))),
         ("hf:openai/gsm8k:main", ("hf:openai/gsm8k:main", None)),
-        ("a.parquet:1/3", ("a.parquet:1/3", None)),
-        ("a.parquet:nan", ("a.parquet:nan", None)),
+        ("digits:nan", ("digits:nan", None)),
+        ("hf:wikimedia/wikipedia:nan", ("hf:wikimedia/wikipedia:nan", None)),
         (":0.5", (":0.5", None)),
     ],
 )
@@ -48,7 +48,7 @@ def test_a_number_after_a_set_is_its_weight(spec: str, expected: tuple[str, Frac
     assert split_weight(spec) == expected
 
 
-@looped("weight", ["0", "-1", "1e7"])
+@looped("weight", ["0", "-1", "1e7", "nan", "inf", "-inf", "1/3", "half", "", "1e99999999", "1e-99999999"])
 def test_a_weight_out_of_range_is_refused(weight: str) -> None:
     with pytest.raises(UsageError, match="a weight is a number above 0"):
         split_weight(f"a.parquet:{weight}")
