@@ -181,7 +181,8 @@ def refuse_unknown_sources(by: str, table: Any, name: str) -> None:
             rule_for(str(source))
         except RuleError as error:
             where = f"row {names.index(source)} (from 0) of {name}"
-            raise RuleError(error.what, where=where, notes=error.notes, hint=error.hint) from None
+            what = error.what if source else "has no `data_source`, which chooses its rule"
+            raise RuleError(what, where=where, notes=error.notes, hint=error.hint) from None
 
 
 @functools.lru_cache(1024)

@@ -39,6 +39,8 @@ def test_a_source_without_a_rule_is_refused_with_its_row() -> None:
     with pytest.raises(RuleError) as caught:
         refuse_unknown_sources("data", mixed, "rows")
     assert str(caught.value).startswith("row 2 (from 0) of rows: no rule is known for data_source `mine`")
+    with pytest.raises(RuleError, match=r"row 0 \(from 0\) of rows: has no `data_source`"):
+        refuse_unknown_sources("data", mixed.drop_columns("data_source"), "rows")
     refuse_unknown_sources("mine.py:rule", mixed, "rows")
     refuse_unknown_sources("data", table("1", "2"), "rows")
 
