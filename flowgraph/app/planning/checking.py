@@ -22,9 +22,11 @@ from flowgraph.flows.settings import setting_faults, split_assignments
 from flowgraph.language.graph import Graph, Param
 from flowgraph.language.values import Model, State, Trainable
 from flowgraph.lowering.lower import lower
-from flowgraph.models.loading import refuse_other_tokens
+from flowgraph.models import shape
+from flowgraph.models.loading import chat_tokenizer, refuse_other_tokens
 from flowgraph.passes import named
 from flowgraph.passes.verify import verified
+from nodes.data.prompt_lengths import Encode, refuse_oversized
 from nodes.mismatch import watch_engines
 from nodes.scoring.rules import (
     reference_of,
@@ -163,6 +165,30 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
             for name, rows in inputs.data.train_sets():
                 refuse_unknown_sources(rule, rows, name)
                 refuse_missing_truths(rule, rows, name)
+    if inputs is not None:
+        refuse_long_rows(inputs)
+
+
+def refuse_long_rows(inputs: FlowInputs) -> None:
+    """Raise DataError for a prompt whose longest response does not fit in the positions of the first model.
+
+    This model samples and trains. Only training rows are checked, since a run checks held-out ones before it trains.
+    """
+    lengths = [node.settings.max_tokens for node in inputs.graph.nodes if node.op.name in ("generate", "refill")]
+    source = next(iter(inputs.sources.values()), None)
+    positions = None if source is None else shape(source).positions
+    if source is None or positions is None or not lengths:
+        return
+    limit = positions - max(lengths)
+    why = f"and with a response of up to {max(lengths):,} more than the {positions:,} positions of {source.name}"
+    hint = f"--max-prompt-tokens {limit} --long-prompts drop, or a" if limit > 0 else "a"
+    hint += " smaller max_tokens of the node that samples"
+
+    def encode() -> Encode:
+        return chat_tokenizer(source, cache_folder(inputs.cache), lambda line: None).encode
+
+    for name, rows in inputs.data.train_sets():
+        refuse_oversized(rows, encode, limit, name, why, hint)
 
 
 def _refuse_param(graph: Graph, param: Param) -> None:
