@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import math
 import re
 from collections.abc import Collection, Mapping
 from decimal import Decimal

@@ -145,11 +145,12 @@ def rule_for(data_source: str) -> str:
 
 
 def refuse_missing_truths(by: str, table: Any, name: str) -> None:
-    """Raise RuleError for the first row of a table that lacks the ground truth that its shipped rule needs.
+    """Raise RuleError for the first row of a table without a ground truth that its shipped rule can use.
 
-    Also for the first whose ground truth has no tests that a rule of programs can read. `by` is a rule's name, or "data" for the rule of each row's `data_source`; `name` is the data set's name, for the
-    error. If no row has a ground truth, nothing is checked here. Rows of your own rules are checked when they are
-    scored.
+    That is one without a ground truth whose rule needs one, and one whose ground truth has no tests that a rule for
+    programs can read. `by` is a rule's name, or "data" for the rule of each row's `data_source`; `name` is the data
+    set's name, for the error. If no row has a ground truth, nothing is checked here. Rows of your own rules are checked
+    when they are scored.
     """
     columns = [column for column in ("ground_truth", "reward_model", "data_source") if column in table.column_names]
     rows = [columns_of(row) for row in table.select(columns).to_pylist()]

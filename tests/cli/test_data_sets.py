@@ -106,8 +106,14 @@ def test_epochs_are_steps_of_the_rows_that_remain_and_python_takes_weights(flowg
         (("--held-out", "rows.jsonl"), "rows.jsonl:2: `prompt` is null"),
         (("--data", "digits:nan", "--data", "long.jsonl:nan"), "a weight is a number above 0"),
         (("--epochs", "1e300"), "--epochs"),
-        (("--data", "long.jsonl"), "long row 1 (from 0): `prompt` has 203 tokens, and with a response of up to"),
-        (("--data", "unknown.jsonl"), "row 1 (from 0) of unknown: no rule is known for data_source `mine`"),
+        (
+            ("--data", "long.jsonl", "--batch", "2"),
+            "long row 1 (from 0): `prompt` has 203 tokens, and with a response of up to",
+        ),
+        (
+            ("--data", "unknown.jsonl", "--batch", "2"),
+            "row 1 (from 0) of unknown: no rule is known for data_source `mine`",
+        ),
         (("--held-out", "unknown.jsonl"), "row 1 (from 0) of the held-out rows of digits: no rule is known"),
     ],
 )

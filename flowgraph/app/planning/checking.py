@@ -177,12 +177,11 @@ def refuse_long_rows(inputs: FlowInputs) -> None:
     lengths = [node.settings.max_tokens for node in inputs.graph.nodes if node.op.name in ("generate", "refill")]
     source = next(iter(inputs.sources.values()), None)
     positions = None if source is None else shape(source).positions
-    if source is None or positions is None or not lengths:
+    limit = 0 if positions is None else positions - max(lengths, default=positions)
+    if source is None or positions is None or limit <= 0:  # then the first step fails, with a max_tokens that fits
         return
-    limit = positions - max(lengths)
     why = f"and with a response of up to {max(lengths):,} more than the {positions:,} positions of {source.name}"
-    hint = f"--max-prompt-tokens {limit} --long-prompts drop, or a" if limit > 0 else "a"
-    hint += " smaller max_tokens of the node that samples"
+    hint = f"--max-prompt-tokens {limit} --long-prompts drop, or a smaller max_tokens of the node that samples"
 
     def encode() -> Encode:
         return chat_tokenizer(source, cache_folder(inputs.cache), lambda line: None).encode

@@ -8,8 +8,8 @@ from typing import Annotated
 from flowgraph import app
 from flowgraph.cli import options as opt
 from flowgraph.cli.output import note, print_json, say, write
-from flowgraph.errors import UsageError
 from flowgraph.cli.rollout_text import print_rollouts
+from flowgraph.errors import UsageError
 
 
 def rollouts(

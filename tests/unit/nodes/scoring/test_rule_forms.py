@@ -16,8 +16,8 @@ from flowgraph.runtime.batch import from_table, to_table
 from flowgraph.runtime.record.run_folder import write_rollout
 from flowgraph.runtime.row_identity import join_shards
 from nodes import Columns, Rollout, score
-from nodes.scoring.graders import Graders
 from nodes.scoring.grader_messages import LARGEST_SCORE
+from nodes.scoring.graders import Graders
 from nodes.scoring.rule_forms import LARGEST, MAX_EXTRAS, TEXT_CHARACTERS, TEXTS_CHARACTERS, extras_of, finite, single
 from nodes.scoring.rules import resolve
 from nodes.values import Scores, Text
