@@ -52,7 +52,7 @@ def split_weight(spec: str) -> tuple[str, Fraction | None]:
         weight = float(text)  # a fraction of 1e99999999 would take hours
     except ValueError:
         weight = math.nan
-    # A configuration on the hub may be called `nan`, and a kind of generated data is no number.
+    # A configuration on the hub may be called `nan`, and generated data has kinds.
     if not math.isfinite(weight) and (spec.startswith("hf:") or Path(name).suffix not in READERS):
         return spec, None
     if not 0 < weight <= MOST_WEIGHT:

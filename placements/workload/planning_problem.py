@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.analysis.facts import reshaped_by
 from flowgraph.analysis.roles import Role, Use, models_read, roles
+from flowgraph.checks.placed import misread_settings
 from flowgraph.cluster.calibration import Calibration, Phase
 from flowgraph.cluster.cluster import Cluster, DeviceKind
 from flowgraph.cluster.plan import Plan, Precision
@@ -163,12 +163,7 @@ class PlanningProblem:
     @cached_property
     def misread_settings(self) -> Mapping[str, str]:
         """Return the engines that would sample another distribution than the flow asks for, each with the settings."""
-        sampled = [dict(reshaped_by(node)) for node in self.running.all_nodes if node.op.kind == "generate"]
-        misread = {
-            name: next(filter(None, map(ENGINES[name].other_distribution, sampled)), "")
-            for name in engines_for("sample")
-        }
-        return {name: settings for name, settings in misread.items() if settings}
+        return misread_settings(self.running)
 
     def support_of(self, engine: str) -> Support:
         """Return the layouts that a search may choose for an engine.

@@ -108,7 +108,7 @@ def test_epochs_are_steps_of_the_rows_that_remain_and_python_takes_weights(flowg
         (("--epochs", "1e300"), "--epochs"),
         (
             ("--data", "long.jsonl", "--batch", "2"),
-            "long row 1 (from 0): `prompt` has 203 tokens, and with a response of up to",
+            "long row 1 (from 0): `prompt` has 202 tokens, and with a response of up to",
         ),
         (
             ("--data", "unknown.jsonl", "--batch", "2"),

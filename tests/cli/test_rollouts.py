@@ -197,7 +197,7 @@ def test_a_run_without_responses_and_a_folder_without_a_run_are_refused(trained:
     shutil.copytree(trained, run)
     (run / "rollouts" / SAMPLED / "000001.parquet").unlink()
     os.mkfifo(run / "rollouts" / SAMPLED / "000001.parquet")
-    assert app.rollouts(run).step == 0, "what is no file is not opened: a pipe would never answer"
+    assert app.rollouts(run).step == 0, "only files are opened: a pipe would never answer"
     for name in ("rollouts", "validation"):
         shutil.rmtree(run / name)
     for folder in (run, tmp_path):

@@ -174,7 +174,9 @@ def refuse_long_rows(inputs: FlowInputs) -> None:
 
     This model samples and trains. Only training rows are checked, since a run checks held-out ones before it trains.
     """
-    lengths = [node.settings.max_tokens for node in inputs.graph.nodes if node.op.name in ("generate", "refill")]
+    lengths = [
+        getattr(node.settings, "max_tokens", 0) for node in inputs.graph.nodes if node.op.name in ("generate", "refill")
+    ]
     source = next(iter(inputs.sources.values()), None)
     positions = None if source is None else shape(source).positions
     limit = 0 if positions is None else positions - max(lengths, default=positions)

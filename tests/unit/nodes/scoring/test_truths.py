@@ -52,7 +52,7 @@ def test_a_source_without_a_rule_is_refused_with_its_row() -> None:
         ("[1]", "not an object"),
         ('{"inputs": ["1"], "outputs": []}', "1 inputs and 0 outputs"),
         ('{"inputs": [{}], "outputs": ["1"]}', "test 1 of the ground truth cannot be read"),
-        ('{"fn_name": "f(", "inputs": ["1"], "outputs": ["1"]}', "no name of a function"),
+        ('{"fn_name": "f(", "inputs": ["1"], "outputs": ["1"]}', "cannot name a function"),
     ],
 )
 def test_tests_that_no_program_can_be_graded_by_are_refused_with_their_row(truth: str, why: str) -> None:
