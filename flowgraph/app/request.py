@@ -25,6 +25,7 @@ LongPrompts = Literal["refuse", "drop", "truncate-left", "truncate-right", "trun
 """What becomes of a prompt that is too long."""
 
 SAMPLE_ROWS, FORWARD_TOKENS = 256, 4096  # rows decoded together, and padded tokens of a pass without gradients
+MOST_STEPS, MOST_EPOCHS = 10**12, 10**6  # more than anyone runs, and few enough that a typing error is refused
 OPTIONS = {"settings": "--set", "passes": "--pass", "method": "--search", "constants": "--profile"}
 """The option of an argument of another name."""
 
@@ -82,8 +83,8 @@ class Workload(Part):
     max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
     long_prompts: LongPrompts | None = None
     batch: Annotated[int, Field(ge=1, le=MOST_PROMPTS)] | None = None
-    steps: Annotated[int, Field(ge=1)] | None = None
-    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
+    epochs: Annotated[float, Field(gt=0, le=MOST_EPOCHS, allow_inf_nan=False)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     prompt_tokens: Text | None = None
     response_tokens: Text | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from flowgraph.analysis.facts import reshaped_by
 from flowgraph.analysis.flat_graph import structure_hash
@@ -12,7 +12,7 @@ from flowgraph.cluster.plan import PlacedRole, Plan, RoleSettings
 from flowgraph.engines.capabilities import MAX_RANKS, EngineCapabilities, Support
 from flowgraph.engines.table import ENGINES, VERBS, engines_for
 from flowgraph.errors import FlowError, PlanError
-from flowgraph.language.graph import carried_from
+from flowgraph.language.graph import Graph, carried_from
 from flowgraph.lowering.program import HOST
 
 DEGREES = ("data", "tensor", "pipeline", "expert", "sequence", "replicas")
@@ -135,6 +135,13 @@ def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterat
                 fits = [name for name in names if not ENGINES[name].other_distribution(settings)]
                 hint = f"these sample so: {', '.join(fits)} (--engine sample={fits[-1]})"
                 yield PlanError.not_offered(placed.where, node.name, row.engine, what, hint)
+
+
+def misread_settings(graph: Graph) -> Mapping[str, str]:
+    """Return the engines that would sample another distribution than a graph asks for, each with the settings."""
+    sampled = [dict(reshaped_by(node)) for node in graph.all_nodes if node.op.kind == "generate"]
+    misread = {name: next(filter(None, map(ENGINES[name].other_distribution, sampled)), "") for name in ENGINES}
+    return {name: settings for name, settings in misread.items() if settings}
 
 
 def unsupported_parts(plan: Plan) -> list[str]:

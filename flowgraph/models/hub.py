@@ -99,6 +99,8 @@ def fetch_data(
     except client.errors.RepositoryNotFoundError:
         hint = "if it is private or gated, log in with `hf auth login` first"
         raise ModelError.unusable(name, "is not a data set of the hub", hint) from None
+    except client.errors.HFValidationError:
+        raise ModelError.unusable(name, "is not an ID of a data set", "an ID is ORGANISATION/NAME") from None
     except Exception as error:  # noqa: BLE001 - as in `_reaching`
         with contextlib.suppress(client.errors.LocalEntryNotFoundError):
             cached = Path(client.snapshot_download(name, local_files_only=True, allow_patterns=[], **asked))

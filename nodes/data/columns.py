@@ -68,9 +68,10 @@ def with_columns(table: Table, columns: Columns, *, file: str, where: Callable[[
 
 
 def with_source(table: Table, name: str) -> Table:
-    """Return a table with a column `data_source`, which is `name` in every row unless the table has it already."""
+    """Return a table with a column `data_source`, which is `name` in every row that has none."""
     if "data_source" in table.column_names:
-        return table
+        sources = _one(table, "data_source")
+        return _with_column(table, "data_source", sources.cast(pa.string()).fill_null(name))
     return table.append_column("data_source", pa.array([name] * table.num_rows, pa.string()))
 
 

@@ -6,10 +6,12 @@ were in one file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -17,6 +19,7 @@ from flowgraph.errors import DataError, UsageError
 from nodes.data.arrow import DataType, Table
 from nodes.data.checks import is_text
 from nodes.data.order import PERIOD, StepRows
+from nodes.data.rows import READERS
 
 MOST_WEIGHT = 1_000_000
 
@@ -36,22 +39,26 @@ class SetRows:
 def split_weight(spec: str) -> tuple[str, Fraction | None]:
     """Return a data set and its weight, from `SET:WEIGHT` or `SET`; None if the text has no weight.
 
-    Raises UsageError for a weight that is not between 0 and a million.
+    Raises UsageError for a weight that is not between 0 and a million, and for a text after the name of a data file
+    that is not a number.
 
     >>> split_weight("b.parquet:0.3"), split_weight("digits:max")
     (('b.parquet', Fraction(3, 10)), ('digits:max', None))
     """
-    name, colon, text = spec.rpartition(":")
-    try:
-        weight = Fraction(text) if colon and "/" not in text else None
-    except ValueError:
+    name, _, text = spec.rpartition(":")
+    if not name:
         return spec, None
-    if weight is None or not name:
+    try:
+        weight = float(text)  # a fraction of 1e99999999 would take hours
+    except ValueError:
+        weight = math.nan
+    # A configuration on the hub may be called `nan`, and generated data has kinds.
+    if not math.isfinite(weight) and (spec.startswith("hf:") or Path(name).suffix not in READERS):
         return spec, None
     if not 0 < weight <= MOST_WEIGHT:
         what = f"a weight is a number above 0 and up to {MOST_WEIGHT:,}"
         raise UsageError(what, where=f"--data {spec}", hint=f"{name}:0.3 takes 3 of 10 prompts from it")
-    return name, weight
+    return name, Fraction(text)
 
 
 def shares(weights: Sequence[Fraction | None], rows: Sequence[int]) -> list[Fraction | None]:

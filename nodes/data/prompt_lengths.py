@@ -6,13 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flowgraph.errors import DataError
 from nodes.data.arrow import Table
 
 LONG_PROMPTS = ("refuse", "drop", "truncate-left", "truncate-right", "truncate-middle")
 """What to do with a prompt that is too long; a cut keeps the end, the start, or both."""
+
+TEMPLATE_TOKENS = 32  # of a message; a text has at most as many tokens as bytes
+ENCODED_ROWS = 1000
 
 Message = dict[str, Any]
 """A message: its role, its content, and other fields."""
@@ -69,6 +74,24 @@ def fit_prompts(
     column = table.schema.get_field_index("prompt")
     chats = pa.array(prompts, table.schema.field(column).type)
     return table.set_column(column, "prompt", chats), [True] * len(prompts), counted
+
+
+def refuse_oversized(table: Table, tokenizer: Callable[[], Encode], limit: int, name: str, why: str, hint: str) -> None:
+    """Raise DataError for a prompt of more than `limit` tokens, among the 1,000 prompts with the longest texts.
+
+    `tokenizer` is called only if some text is that long. `name` is the data's, `why` says where the limit comes from.
+    """
+    prompts = pa.concat_arrays(table.column("prompt").chunks)
+    messages = prompts.flatten()
+    texts = messages.flatten()[messages.type.get_field_index("content")].cast(pa.string())
+    text_bytes = pc.call_function("binary_length", [texts]).fill_null(0).to_numpy() + TEMPLATE_TOKENS
+    row_bytes = np.bincount(prompts.value_parent_indices().to_numpy(), text_bytes, len(prompts))
+    longest = [int(row) for row in np.argsort(-row_bytes, kind="stable")[:ENCODED_ROWS] if row_bytes[row] > limit]
+    encode = tokenizer() if longest else None
+    for row in longest:
+        assert encode is not None
+        if (tokens := len(encode(prompts[row].as_py()))) > limit:
+            raise DataError(f"`prompt` has {tokens:,} tokens, {why}", where=f"{name} row {row} (from 0)", hint=hint)
 
 
 def _cut(prompt: list[Message], encode: Encode, limit: int, how: str, where: str) -> list[Message]:

@@ -6,6 +6,7 @@ Tasks, readers of files and the hub are in other modules; how several sets are m
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from nodes.data.tasks import KINDS, Kind, addition, digits
 
 NAMES: tuple[str, ...] = ("digits", *(f"digits:{kind}" for kind in KINDS), "addition", *PUBLISHED)
 GYM_PREFIXES = ("reasoning_gym/", "rg/")
+_HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(:[^/]+)?")
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,8 @@ def _joined(tables: Sequence[tuple[str, Table]], sourced: bool) -> Table | None:
 
 def _held_out(spec: str, cache: Path, seed: int, columns: Columns) -> tuple[Loaded, Table]:
     """Return the set of a `--held-out` with its held-out rows; of a file, these are all rows."""
+    if not spec.startswith("hf:") and not Path(spec).exists() and split_weight(spec)[1] is not None:
+        raise UsageError("a held-out set has no weight", where=f"--held-out {spec}", hint="leave it out")
     part = _loaded(spec, cache, seed, columns)
     table = part.train if len(part.files) == 1 and Path(spec) in part.files else part.held_out
     if table is None:
@@ -239,12 +243,13 @@ def _loaded(spec: str, cache: Path, seed: int, columns: Columns) -> Loaded:
         task = spec.partition("/")[2]
         return _loaded_as(f"reasoning_gym/{task}", reasoning_gym_rows(task, seed=seed))
     path = Path(spec)
-    if path.is_dir():
+    if spec and path.is_dir():
         return _folder(path, columns)
-    if path.exists() or path.suffix in READERS:
+    if spec and (path.exists() or path.suffix in READERS):
         return _loaded_as(path.stem, (read(path, columns), None), spec, (path,))
     if "/" in spec:
-        raise DataError.missing(path, hint=f"from the Hugging Face hub: hf:{spec}")
+        of_the_hub = _HUB_ID.fullmatch(spec)
+        raise DataError.missing(path, hint=f"from the Hugging Face hub: hf:{spec}" if of_the_hub else "")
     raise DataError.unknown("data set", spec, [*NAMES, *(f"{prefix}NAME" for prefix in GYM_PREFIXES)])
 
 

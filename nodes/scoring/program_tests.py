@@ -146,6 +146,8 @@ def tests_of(ground_truth: object) -> Iterator[ProgramTest]:
         raise ValueError("the ground truth needs the lists `inputs` and `outputs`")
     if len(inputs) != len(outputs) or not inputs:
         raise ValueError(f"the ground truth has {len(inputs)} inputs and {len(outputs)} outputs")
+    if (name := truth.get("fn_name")) is not None and not (isinstance(name, str) and name.isidentifier()):
+        raise ValueError(f"the ground truth has `fn_name`, which cannot name a function: {_shown(str(name))}")
     for at, (stdin, expected) in enumerate(zip(inputs, outputs, strict=True)):
         try:
             if truth.get("fn_name") is not None:

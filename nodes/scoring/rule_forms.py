@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import math
 import re
 from collections.abc import Collection, Mapping
 from decimal import Decimal
@@ -17,6 +16,7 @@ from numbers import Real
 from typing import Any
 
 MAX_EXTRAS = 32
+LARGEST = 3.4e38  # scores are float32
 NAME_CHARACTERS, TEXT_CHARACTERS, TEXTS_CHARACTERS = 64, 300, 3_000
 _UNNAMED = re.compile(r"[^\w/@%+-]")
 
@@ -67,15 +67,17 @@ def single(value: Any) -> object:
 def finite(value: Any) -> float | None:
     """Return a finite number, a scalar of an array library included, as a float; None for anything else.
 
+    A number that float32 cannot have, such as 1e300, is not finite.
+
     >>> finite(True), finite(float("nan")), finite("1")
     (1.0, None, None)
     """
     if not isinstance(value, Real | Decimal) and hasattr(value, "item"):
         with contextlib.suppress(Exception):
             value = value.item()
-    with contextlib.suppress(OverflowError, ValueError):
-        if isinstance(value, Real | Decimal) and math.isfinite(value):
-            return float(value)
+    with contextlib.suppress(Exception):  # a number of a class of the user's
+        if isinstance(value, Real | Decimal) and abs(number := float(value)) <= LARGEST:
+            return number
     return None
 
 

@@ -12,6 +12,7 @@ import inspect
 import json
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -33,7 +34,7 @@ from nodes.scoring.math_rules import (
     math_verify,
     prime_math,
 )
-from nodes.scoring.program_tests import prime_code, prime_code_all
+from nodes.scoring.program_tests import prime_code, prime_code_all, tests_of
 from nodes.scoring.question_rules import search_r1, search_r1_inside
 
 
@@ -144,22 +145,48 @@ def rule_for(data_source: str) -> str:
 
 
 def refuse_missing_truths(by: str, table: Any, name: str) -> None:
-    """Raise RuleError for the first row of a table that lacks the ground truth that its shipped rule needs.
+    """Raise RuleError for the first row of a table without a ground truth that its shipped rule can use.
 
-    `by` is a rule's name, or "data" for the rule of each row's `data_source`; `name` is the data set's name, for the
-    error. If no row has a ground truth, nothing is checked here. Rows of your own rules are checked when they are
-    scored.
+    That is one without a ground truth whose rule needs one, and one whose ground truth has no tests that a rule for
+    programs can read. `by` is a rule's name, or "data" for the rule of each row's `data_source`; `name` is the data
+    set's name, for the error. If no row has a ground truth, nothing is checked here. Rows of your own rules are checked
+    when they are scored.
     """
     columns = [column for column in ("ground_truth", "reward_model", "data_source") if column in table.column_names]
     rows = [columns_of(row) for row in table.select(columns).to_pylist()]
     if not any("ground_truth" in row for row in rows):
         return
     for index, row in enumerate(rows):
-        truth = row.get("ground_truth")
-        if is_missing(truth, shipped=True) and (rule := _comparing_rule(by, str(row.get("data_source", "")))):
-            raise RuleError.lacks_truth(rule, described(truth), f"row {index} (from 0) of {name}")
+        truth, where = row.get("ground_truth"), f"row {index} (from 0) of {name}"
+        rule = _comparing_rule(by, str(row.get("data_source", "")))
+        if rule and is_missing(truth, shipped=True):
+            raise RuleError.lacks_truth(rule, described(truth), where)
+        if rule in PROGRAM_RULES:
+            try:
+                deque(tests_of(truth), maxlen=0)
+            except ValueError as error:
+                hint = 'tests are {"inputs": […], "outputs": […]}, as many of each; leave rows without tests out'
+                raise RuleError(f"rule `{rule}`: {error}", where=where, hint=hint) from None
 
 
+def refuse_unknown_sources(by: str, table: Any, name: str) -> None:
+    """Raise RuleError for the first row of a table whose `data_source` has no shipped rule, if `by` is "data".
+
+    `name` is the data set's name, for the error.
+    """
+    if by != "data":
+        return
+    names = table.column("data_source").to_pylist() if "data_source" in table.column_names else [""]
+    for source in dict.fromkeys(names):
+        try:
+            rule_for(str(source))
+        except RuleError as error:
+            where = f"row {names.index(source)} (from 0) of {name}"
+            what = error.what if source else "has no `data_source`, which chooses its rule"
+            raise RuleError(what, where=where, notes=error.notes, hint=error.hint) from None
+
+
+@functools.lru_cache(1024)
 def _comparing_rule(by: str, source: str) -> str:
     """Name the shipped rule of a row if it requires a ground truth, else ""."""
     try:

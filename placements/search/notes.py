@@ -5,7 +5,7 @@ from __future__ import annotations
 from placements.hardware.device_profiles import profile
 from placements.time.kernels import WIDER
 from placements.workload.node_workload import taken
-from placements.workload.planning_problem import PlanningProblem
+from placements.workload.planning_problem import DEFAULT_ENGINES, PlanningProblem
 
 
 def planner_notes(problem: PlanningProblem) -> tuple[str, ...]:
@@ -35,7 +35,8 @@ def cautions(problem: PlanningProblem) -> tuple[str, ...]:
     """Return a sentence for each requirement of a problem that its models, devices or flow do not meet.
 
     These are models with fewer positions than the longest row has tokens, devices without arithmetic in the precision
-    of the weights that generate responses, and staleness for which the flow declares no bound.
+    of the weights that generate responses, staleness for which the flow declares no bound, and engines that would
+    sample another distribution.
     """
     notes, models = list[str](), dict[tuple[str, int], tuple[int, list[str]]]()
     for role in problem.roles:
@@ -65,4 +66,11 @@ def cautions(problem: PlanningProblem) -> tuple[str, ...]:
             f"{problem.graph.name} declares no staleness bound: its loss is not corrected for stale "
             f"rollouts until the flow has `generate(stale({param}, at_most={problem.staleness}), …)`"
         )
+    defaults, (engine, *_) = DEFAULT_ENGINES[problem.kind]["sample"], problem.engines_of("sample")
+    if "sample" not in problem.engines and engine not in defaults:
+        notes += [
+            f"`{name}` is not considered, because it does not sample with {problem.misread_settings[name]} as the flow "
+            f"asks for: responses are planned on `{engine}`"
+            for name in defaults
+        ]
     return tuple(notes)

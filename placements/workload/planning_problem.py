@@ -8,11 +8,12 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.roles import Role, Use, models_read, roles
+from flowgraph.checks.placed import misread_settings
 from flowgraph.cluster.calibration import Calibration, Phase
 from flowgraph.cluster.cluster import Cluster, DeviceKind
 from flowgraph.cluster.plan import Plan, Precision
 from flowgraph.engines.capabilities import Support
-from flowgraph.engines.table import ENGINES
+from flowgraph.engines.table import ENGINES, engines_for, is_server
 from flowgraph.language.graph import Graph, carried_from
 from placements.hardware.engine_constants import (
     HOST,
@@ -146,8 +147,23 @@ class PlanningProblem:
         return self.sampling or SAMPLING_PRECISION[self.kind]
 
     def engines_of(self, use: Use) -> tuple[str, ...]:
-        """Return the engines that a search considers for a use of a model: the requested one, else the defaults."""
-        return (self.engines[use],) if use in self.engines else DEFAULT_ENGINES[self.kind][use]
+        """Return the engines that a search considers for a use of a model: the requested one, else the defaults.
+
+        In place of default engines that are all in `misread_settings`, the first engine with servers that runs here and
+        samples as the flow asks for is considered, if there is one.
+        """
+        if use in self.engines:
+            return (self.engines[use],)
+        defaults = DEFAULT_ENGINES[self.kind][use]
+        if use != "sample" or not self.misread_settings.keys() >= {*defaults}:
+            return defaults
+        others = (name for name in engines_for(use, supported=True) if is_server(name))
+        return next(((name,) for name in others if name not in self.misread_settings), defaults)
+
+    @cached_property
+    def misread_settings(self) -> Mapping[str, str]:
+        """Return the engines that would sample another distribution than the flow asks for, each with the settings."""
+        return misread_settings(self.running)
 
     def support_of(self, engine: str) -> Support:
         """Return the layouts that a search may choose for an engine.

@@ -105,6 +105,17 @@ def test_epochs_are_steps_of_the_rows_that_remain_and_python_takes_weights(flowg
         (("--columns", "prompt"), "--columns: `prompt` should be COLUMN=SOURCE"),
         (("--held-out", "digits", "--held-out", "empty.jsonl"), "empty.jsonl: has no rows"),
         (("--held-out", "rows.jsonl"), "rows.jsonl:2: `prompt` is null"),
+        (("--data", "digits:nan", "--data", "long.jsonl:nan"), "a weight is a number above 0"),
+        (("--epochs", "1e300"), "--epochs"),
+        (
+            ("--data", "long.jsonl", "--batch", "2"),
+            "long row 1 (from 0): `prompt` has 202 tokens, and with a response of up to",
+        ),
+        (
+            ("--data", "unknown.jsonl", "--batch", "2"),
+            "row 1 (from 0) of unknown: no rule is known for data_source `mine`",
+        ),
+        (("--held-out", "unknown.jsonl"), "row 1 (from 0) of the held-out rows of digits: no rule is known"),
     ],
 )
 def test_what_a_run_cannot_read_is_refused_before_it_begins(
@@ -113,6 +124,9 @@ def test_what_a_run_cannot_read_is_refused_before_it_begins(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.jsonl").touch()
     write(tmp_path / "rows.jsonl", [{"prompt": "1"}, {"promt": "2"}])
+    row = {"prompt": "1", "data_source": "digits", "reward_model": {"ground_truth": "1"}}
+    write(tmp_path / "long.jsonl", [row, {**row, "prompt": "1" * 200}])
+    write(tmp_path / "unknown.jsonl", [row, {**row, "data_source": "mine"}])
     said = flowgraph("run", "grpo", *TINY, *options)
     assert said.code in (1, 2)
     assert expected in " ".join(said.err.replace("│", " ").split()), said.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -100,12 +101,18 @@ def test_a_request_that_cannot_be_met_is_refused_with_what_could(
 
 def test_a_condition_compares_numbers_texts_and_what_is_missing() -> None:
     values: tuple[Scalar, ...] = (math.nan, 1, None, True)
-    rows = [{"a": value, "b b": text} for value, text in zip(values, ("x", None, "y", "x"), strict=True)]
+    rows = [
+        {"a": value, "b b": text, "id": 2**62 + place}
+        for place, (value, text) in enumerate(zip(values, ("x", None, "y", "x"), strict=True))
+    ]
     matches = {
         "a = nan": [0],
         "a != nan": [1, 2, 3],
         "a >= 1": [1, 3],
-        "a = true": [1, 3],
+        "a = NaN": [0],
+        "a = True": [1, 3],
+        f"id = {2**62 + 3}": [3],
+        f"id > {2**62 + 1}.0": [1, 2, 3],
         "a < -.5e3": [],
         "`b b` = 'x'": [0, 3],
         '`b b` != "x" and a=1': [1],
@@ -113,7 +120,7 @@ def test_a_condition_compares_numbers_texts_and_what_is_missing() -> None:
         "": [0, 1, 2, 3],
     }
     for text, expected in matches.items():
-        tests = parse_condition(text, ["a", "b b"])
+        tests = parse_condition(text, ["a", "b b", "id"])
         assert [i for i, row in enumerate(rows) if all(test.holds(row) for test in tests)] == expected, text
 
 
@@ -147,6 +154,7 @@ def test_a_page_holds_hostile_responses_as_text_and_asks_for_nothing(
 ) -> None:
     result = flowgraph("rollouts", hostile, "-o", "page.html")
     page = (tmp_path / "page.html").read_text("utf-8")
+    assert "a page is written as .html" in flowgraph("rollouts", hostile, "-o", "page.txt").err
     assert result.code == 0 and len(page) < 2_000_000
     assert page.count("<script") == 1 and "<img" not in page and "onerror=alert(2)&gt;" in page
     assert re.search(r"default-src 'none'; style-src ('sha256-[^']+' ?){2}; script-src 'sha256-", page)
@@ -187,6 +195,9 @@ def test_a_damaged_file_is_refused_by_name(how: str, trained: Path, tmp_path: Pa
 def test_a_run_without_responses_and_a_folder_without_a_run_are_refused(trained: Path, tmp_path: Path) -> None:
     run = tmp_path / "copy"
     shutil.copytree(trained, run)
+    (run / "rollouts" / SAMPLED / "000001.parquet").unlink()
+    os.mkfifo(run / "rollouts" / SAMPLED / "000001.parquet")
+    assert app.rollouts(run).step == 0, "only files are opened: a pipe would never answer"
     for name in ("rollouts", "validation"):
         shutil.rmtree(run / name)
     for folder in (run, tmp_path):

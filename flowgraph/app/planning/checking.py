@@ -22,11 +22,19 @@ from flowgraph.flows.settings import setting_faults, split_assignments
 from flowgraph.language.graph import Graph, Param
 from flowgraph.language.values import Model, State, Trainable
 from flowgraph.lowering.lower import lower
-from flowgraph.models.loading import refuse_other_tokens
+from flowgraph.models import shape
+from flowgraph.models.loading import chat_tokenizer, refuse_other_tokens
 from flowgraph.passes import named
 from flowgraph.passes.verify import verified
+from nodes.data.prompt_lengths import Encode, refuse_oversized
 from nodes.mismatch import watch_engines
-from nodes.scoring.rules import reference_of, refuse_missing, refuse_missing_truths, resolve
+from nodes.scoring.rules import (
+    reference_of,
+    refuse_missing,
+    refuse_missing_truths,
+    refuse_unknown_sources,
+    resolve,
+)
 from nodes.values import Prompts
 
 if TYPE_CHECKING:
@@ -132,7 +140,8 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     """Raise FlowTypeError for a flow that updates or returns no model, or takes a parameter that a run cannot provide.
 
     Raises BatchError if the sizes of a step do not go together, and the errors of a scoring rule that does not exist or
-    whose rows lack ground truths. Sizes and truths are checked only if the problem was prepared with a data set.
+    whose rows lack ground truths, and of a data source without a rule. Sizes and rows are checked only if the problem
+    was prepared with a data set.
     """
     inputs = prepared.inputs
     if inputs is not None:
@@ -154,7 +163,33 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     for rule in rules:
         if inputs is not None and isinstance(rule, str):
             for name, rows in inputs.data.train_sets():
+                refuse_unknown_sources(rule, rows, name)
                 refuse_missing_truths(rule, rows, name)
+    if inputs is not None:
+        refuse_long_rows(inputs)
+
+
+def refuse_long_rows(inputs: FlowInputs) -> None:
+    """Raise DataError for a prompt whose longest response does not fit in the positions of the first model.
+
+    This model samples and trains. Only training rows are checked, since a run checks held-out ones before it trains.
+    """
+    lengths = [
+        getattr(node.settings, "max_tokens", 0) for node in inputs.graph.nodes if node.op.name in ("generate", "refill")
+    ]
+    source = next(iter(inputs.sources.values()), None)
+    positions = None if source is None else shape(source).positions
+    limit = 0 if positions is None else positions - max(lengths, default=positions)
+    if source is None or positions is None or limit <= 0:  # then the first step fails, with a max_tokens that fits
+        return
+    why = f"and with a response of up to {max(lengths):,} more than the {positions:,} positions of {source.name}"
+    hint = f"--max-prompt-tokens {limit} --long-prompts drop, or a smaller max_tokens of the node that samples"
+
+    def encode() -> Encode:
+        return chat_tokenizer(source, cache_folder(inputs.cache), lambda line: None).encode
+
+    for name, rows in inputs.data.train_sets():
+        refuse_oversized(rows, encode, limit, name, why, hint)
 
 
 def _refuse_param(graph: Graph, param: Param) -> None:

@@ -43,6 +43,8 @@ class FlowInputs:
     resolved: tuple[ResolvedSetting, ...]
     long_prompts: Mapping[str, PromptCounts] = field(default_factory=dict)
     """What became of long prompts, of `train` and `held-out` rows; empty without a maximum."""
+    cache: Path | None = None
+    """The folder of downloaded models; None for the default one."""
 
     def notes(self) -> Iterator[str]:
         """Yield how the data sets are mixed, and what became of long prompts."""
@@ -152,6 +154,7 @@ def read_inputs(workload: Workload) -> FlowInputs:
         steps=int(steps.value),
         resolved=(steps, batch, seed_setting, *models, data_setting, *resolved),
         long_prompts=long_prompts,
+        cache=workload.cache,
     )
 
 

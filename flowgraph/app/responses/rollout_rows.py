@@ -149,7 +149,7 @@ def _files(run: RunFolder, node: str | None) -> tuple[str, dict[int, Path]]:
         name: {
             int(match[1]): path
             for path in folder.iterdir()
-            if (match := ROLLOUT.fullmatch(path.name)) and match[2] == "parquet"
+            if (match := ROLLOUT.fullmatch(path.name)) and match[2] == "parquet" and path.is_file()
         }
         for name, folder in folders.items()
     }

@@ -94,9 +94,10 @@ def _comparison(
         raise unknown_column(column, columns, where)
     value: Scalar = texts[2][1:-1]
     if kinds[2] == "number":
-        value = float(texts[2])
-    elif kinds[2] == "word" and texts[2] in _WORDS:
-        value = _WORDS[texts[2]]
+        whole = texts[2].lstrip("+-").isdecimal()  # a float would round numbers above 2**53
+        value = int(texts[2]) if whole else float(texts[2])
+    elif kinds[2] == "word" and texts[2].lower() in _WORDS:
+        value = _WORDS[texts[2].lower()]
     elif kinds[2] != "text":
         what, hint = f"`{texts[2]}` is neither a number nor a text", f'a text is quoted: "{texts[2]}"'
         raise UsageError(what, where=where, hint=hint)

@@ -20,6 +20,7 @@ from flowgraph.runtime.driver import HeldOutCheck
 from nodes.data.source import FixedPrompts
 from nodes.data.suggestions import suggested
 from nodes.evaluation import evaluate
+from nodes.scoring.rules import refuse_missing_truths, refuse_unknown_sources
 from nodes.values import Policy
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     """Return the check of held-out prompts: responses of the first trained policy, scored by the flow's rule.
 
     Return None without held-out prompts, if checks are disabled, or no policy is trained. Raises UsageError if the run
-    keeps the best checkpoint by a metric that the check does not have, DataError if two metrics would have one name.
+    keeps the best checkpoint by a metric that the check does not have, DataError if two metrics would have one name,
+    RuleError for held-out rows without a rule or a ground truth.
     """
     flow, held_out, training = inputs.graph, inputs.data.held_out, request.training
     trained = {node.root for node in flow.nodes}
@@ -42,15 +44,19 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
         return None
     if not held_out.num_rows:
         raise DataError.unusable(inputs.data.name, "has no held-out rows", hint="--eval-every 0, or --held-out FILE")
-    rows = check_rows(held_out, training.eval_rows)
     nodes = {node.op.name: node for node in reversed(flow.nodes)}
     refill = nodes.get("refill")
     sampler, scorer = (getattr(nodes.get(name, refill), "settings", None) for name in ("generate", "score"))
     longest = suggested(inputs.data.data_source).get("generate.max_tokens", 256)
+    rule = getattr(scorer, "by", "data")
+    if isinstance(rule, str):
+        refuse_unknown_sources(rule, held_out, f"the held-out rows of {inputs.data.name}")
+        refuse_missing_truths(rule, held_out, f"the held-out rows of {inputs.data.name}")
+    rows = check_rows(held_out, training.eval_rows)
     settings = {
         "n": training.eval_n,
         "temperature": float(training.eval_n > 1) if training.eval_temperature is None else training.eval_temperature,
-        "by": getattr(scorer, "by", "data"),
+        "by": rule,
         "max_tokens": getattr(sampler, "max_tokens", longest),
     }
 

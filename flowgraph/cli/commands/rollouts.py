@@ -9,6 +9,7 @@ from flowgraph import app
 from flowgraph.cli import options as opt
 from flowgraph.cli.output import note, print_json, say, write
 from flowgraph.cli.rollout_text import print_rollouts
+from flowgraph.errors import UsageError
 
 
 def rollouts(
@@ -36,6 +37,8 @@ def rollouts(
     Columns are prompt, sample, length, finished, logprob, version, the results of nodes, such as score, and those of
     the data set.
     """
+    if out is not None and out.suffix != ".html":
+        raise UsageError("a page is written as .html", where=f"-o {out}", hint="--json prints the rows as data")
     limit = limit or (app.PAGE_ROWS if out is not None else None)
     result = app.rollout_rows(run, step=step, node=node, sort=sort, where=where, limit=limit)
     if out is not None:

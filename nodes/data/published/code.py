@@ -60,8 +60,10 @@ def contest_row(record: SourceRecord) -> Row | Skipped:
     inputs, outputs, public = list[str](), list[str](), 0
     for field in TEST_FIELDS:
         tests = record.get(field, {})
-        if isinstance(tests, list):  # of pairs, as other writers of Parquet store them
+        if isinstance(tests, list) and all(isinstance(pair, dict) for pair in tests):  # as other writers store them
             tests = {side: [pair.get(side) for pair in tests] for side in ("input", "output")}
+        if not isinstance(tests, dict):
+            raise DataError.unusable(record.where, f"`{field}` has no lists of inputs and outputs")
         parsed = _tests(tests.get("input", []), tests.get("output", []), record, field)
         inputs += parsed["inputs"]
         outputs += parsed["outputs"]
@@ -69,10 +71,12 @@ def contest_row(record: SourceRecord) -> Row | Skipped:
     if not inputs:
         return WITHOUT_TESTS
     limit = record.get("time_limit", {})
+    parts = [limit.get(name) if isinstance(limit, dict) else None for name in ("seconds", "nanos")]
+    seconds, nanos = (part if isinstance(part, int | float) else 0 for part in parts)
     extra_info = {
         "id": str(record.get("name", "")),
         "difficulty": str(record.get("difficulty", "")),
-        "time_limit_s": limit.get("seconds", 0) + limit.get("nanos", 0) / 1e9,
+        "time_limit_s": seconds + nanos / 1e9,
         "public_tests": public,
     }
     return _row("codecontests", question, {"inputs": inputs, "outputs": outputs}, extra_info)

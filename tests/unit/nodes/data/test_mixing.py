@@ -39,8 +39,8 @@ def source_of(data: DataSet, batch: int, seed: int = 0) -> PromptSource:
         ("a.parquet:1e-3", ("a.parquet", Fraction(1, 1000))),
         ("digits:max:2", ("digits:max", Fraction(2))),
         ("hf:openai/gsm8k:main", ("hf:openai/gsm8k:main", None)),
-        ("a.parquet:1/3", ("a.parquet:1/3", None)),
-        ("a.parquet:nan", ("a.parquet:nan", None)),
+        ("digits:nan", ("digits:nan", None)),
+        ("hf:wikimedia/wikipedia:nan", ("hf:wikimedia/wikipedia:nan", None)),
         (":0.5", (":0.5", None)),
     ],
 )
@@ -48,7 +48,7 @@ def test_a_number_after_a_set_is_its_weight(spec: str, expected: tuple[str, Frac
     assert split_weight(spec) == expected
 
 
-@looped("weight", ["0", "-1", "1e7"])
+@looped("weight", ["0", "-1", "1e7", "nan", "inf", "-inf", "1/3", "half", "", "1e99999999", "1e-99999999"])
 def test_a_weight_out_of_range_is_refused(weight: str) -> None:
     with pytest.raises(UsageError, match="a weight is a number above 0"):
         split_weight(f"a.parquet:{weight}")
@@ -101,14 +101,14 @@ def test_steps_read_each_set_by_its_share_in_mixed_order_and_alike_whenever_aske
 
 
 def test_sets_without_weights_are_read_as_one_file_and_keep_their_sources(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.jsonl", [{"data_source": "mine", "extra_info": {"index": 1}}] * 2)
+    first = write(tmp_path / "a.jsonl", [{"data_source": "mine", "extra_info": {"index": 1}}, {}])
     second = write(tmp_path / "b.jsonl", [{"extra_info": {"level": "hard"}, "score": 1.5}])
     data = load([first, second], cache=tmp_path, held_out=[second, first])
     assert (data.name, data.origin, data.mixed(2)) == ("a+b", f"{first}, {second}", ())
-    assert data.train["data_source"].to_pylist() == ["mine", "mine", "b"]
+    assert data.train["data_source"].to_pylist() == ["mine", "a", "b"]
     assert data.train["extra_info"].to_pylist()[2] == {"index": None, "level": "hard"}
     assert data.held_out is not None
-    assert data.held_out["data_source"].to_pylist() == ["b", "mine", "mine"]
+    assert data.held_out["data_source"].to_pylist() == ["b", "mine", "a"]
     assert data.checks == (SetRows("b", 1), SetRows("a", 2))
     assert [data.check_rows(most) for most in (1, 2, 9)] == [(0,), (0, 1), (0, 1, 2)]
     assert data.files == (Path(first), Path(second))

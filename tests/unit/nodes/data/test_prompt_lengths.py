@@ -8,7 +8,7 @@ import pytest
 from flowgraph.errors import DataError
 from flowgraph.models.loading import chat_tokenizer
 from flowgraph.models.sources import resolve
-from nodes.data.prompt_lengths import LONG_PROMPTS, fit_prompts
+from nodes.data.prompt_lengths import LONG_PROMPTS, Encode, fit_prompts, refuse_oversized
 from tests.looped import looped
 
 
@@ -79,3 +79,17 @@ def test_a_long_prompt_is_refused_with_its_row(encode) -> None:  # type: ignore[
         "    1 of 2 prompts are longer; the longest has 11 tokens\n"
         "  hint: --long-prompts drop, or truncate-left, truncate-right or truncate-middle"
     )
+
+
+def test_a_prompt_with_too_many_tokens_is_found_before_a_run(encode) -> None:  # type: ignore[no-untyped-def]
+    rows = table("12", "1" * 200, "é" * 150)
+    most = len(encode([{"role": "user", "content": "1" * 200}]))
+    refuse_oversized(rows, lambda: encode, most, "rows", "too many", "shorter")
+    with pytest.raises(DataError) as caught:
+        refuse_oversized(rows, lambda: encode, most - 1, "rows", "too many", "shorter")
+    assert str(caught.value) == f"rows row 1 (from 0): `prompt` has {most} tokens, too many\n  hint: shorter"
+
+    def never() -> Encode:
+        raise AssertionError("short texts need no tokenizer")
+
+    refuse_oversized(rows, never, 1000, "rows", "too many", "shorter")

@@ -151,6 +151,14 @@ def test_code_contests_have_all_tests_and_leave_out_programs_that_read_files(tmp
     assert row["extra_info"] == {"split": "valid", "index": 0, **about}
 
 
+@looped("tests", [[1], ["1"], "1"])
+def test_a_contest_whose_tests_have_another_form_is_refused_by_name(tests: object, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "train.jsonl", [CONTEST | {"public_tests": tests, "time_limit": None}])
+    with pytest.raises(DataError, match=r"train\.jsonl:1: `public_tests` has no lists of inputs and outputs"):
+        converted("codecontests", path)
+    assert rows_of("codecontests", write_lines(path, [CONTEST | {"time_limit": "2 s"}]))
+
+
 def test_dialogues_are_chats_up_to_the_reply_that_was_chosen(tmp_path: Path) -> None:
     before = "\n\nHuman: Hi\n\nAssistant: Hello\n\nHuman: Sing."
     lines = [

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from flowgraph.errors import DataError
+from flowgraph.errors import DataError, UsageError
 from nodes.data.parquet import write_parquet
 from nodes.data.published import PUBLISHED
 from nodes.data.sets import NAMES, DataSet, load, save
@@ -99,11 +100,23 @@ def test_rows_of_two_sources_go_by_the_name_of_the_set(tmp_path: Path) -> None:
             ),
         ),
         ("none/here.parquet", "none/here.parquet: no such file"),
+        ("/none/here", "/none/here: no such file"),
         ("openai/gsm8k", "openai/gsm8k: no such file\n  hint: from the Hugging Face hub: hf:openai/gsm8k"),
     ],
 )
 def test_what_is_not_known_is_answered_with_what_is_near(spec: str, expected: str, tmp_path: Path) -> None:
     assert fault_of(spec, tmp_path) == expected
+
+
+def test_an_empty_name_is_not_the_folder_that_you_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_parquet(pa.table({"prompt": [[{"role": "user", "content": "?"}]]}), tmp_path / "train.parquet")
+    monkeypatch.chdir(tmp_path)
+    assert fault_of("", tmp_path).startswith("unknown data set ``")
+
+
+def test_a_held_out_set_has_no_weight(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="held-out set has no weight"):
+        load("digits", cache=tmp_path, held_out="digits:max:0.5")
 
 
 def test_a_folder_without_train_says_what_it_holds(tmp_path: Path) -> None:

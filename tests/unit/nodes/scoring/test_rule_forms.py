@@ -16,8 +16,9 @@ from flowgraph.runtime.batch import from_table, to_table
 from flowgraph.runtime.record.run_folder import write_rollout
 from flowgraph.runtime.row_identity import join_shards
 from nodes import Columns, Rollout, score
+from nodes.scoring.grader_messages import LARGEST_SCORE
 from nodes.scoring.graders import Graders
-from nodes.scoring.rule_forms import MAX_EXTRAS, TEXT_CHARACTERS, TEXTS_CHARACTERS, extras_of, finite, single
+from nodes.scoring.rule_forms import LARGEST, MAX_EXTRAS, TEXT_CHARACTERS, TEXTS_CHARACTERS, extras_of, finite, single
 from nodes.scoring.rules import resolve
 from nodes.values import Scores, Text
 from tests.looped import looped
@@ -154,3 +155,13 @@ def test_extras_are_bounded() -> None:
     many = extras_of({"score": 1.0, **{f"n{i}" * 90: "x" * 1_000 for i in range(MAX_EXTRAS)}})
     assert sum(len(str(text)) for text in many.values()) == TEXTS_CHARACTERS and max(map(len, many)) == 64
     assert finite("1") is None and single([2]) == 2
+
+
+class NoNumber(float):
+    def __float__(self) -> float:
+        raise RuntimeError
+
+
+def test_a_number_that_a_score_cannot_be_is_not_finite() -> None:
+    assert LARGEST == LARGEST_SCORE
+    assert [finite(number) for number in (1e300, -(10**400), NoNumber(1), LARGEST)] == [None, None, None, LARGEST]

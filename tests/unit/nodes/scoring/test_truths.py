@@ -9,7 +9,7 @@ import pytest
 
 from flowgraph.errors import RuleError
 from nodes.scoring.graders import Graders
-from nodes.scoring.rules import refuse_missing_truths, resolve
+from nodes.scoring.rules import refuse_missing_truths, refuse_unknown_sources, resolve
 
 
 def table(*truths: object, source: str = "digits") -> pa.Table:
@@ -32,6 +32,35 @@ def test_what_compares_with_no_truth_needs_none() -> None:
     refuse_missing_truths("data", table(None, source="unknown"), "rows")
     refuse_missing_truths("exact", pa.table({"prompt": ["a"]}), "rows")
     refuse_missing_truths("data", table("1", "0", "none of these"), "rows")
+
+
+def test_a_source_without_a_rule_is_refused_with_its_row() -> None:
+    mixed = pa.concat_tables([table("1", "2"), table("3", source="mine")])
+    with pytest.raises(RuleError) as caught:
+        refuse_unknown_sources("data", mixed, "rows")
+    assert str(caught.value).startswith("row 2 (from 0) of rows: no rule is known for data_source `mine`")
+    with pytest.raises(RuleError, match=r"row 0 \(from 0\) of rows: has no `data_source`"):
+        refuse_unknown_sources("data", mixed.drop_columns("data_source"), "rows")
+    refuse_unknown_sources("mine.py:rule", mixed, "rows")
+    refuse_unknown_sources("data", table("1", "2"), "rows")
+
+
+@pytest.mark.parametrize(
+    ("truth", "why"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not an object"),
+        ('{"inputs": ["1"], "outputs": []}', "1 inputs and 0 outputs"),
+        ('{"inputs": [{}], "outputs": ["1"]}', "test 1 of the ground truth cannot be read"),
+        ('{"fn_name": "f(", "inputs": ["1"], "outputs": ["1"]}', "cannot name a function"),
+    ],
+)
+def test_tests_that_no_program_can_be_graded_by_are_refused_with_their_row(truth: str, why: str) -> None:
+    right = '{"inputs": ["1"], "outputs": ["1"]}'
+    refuse_missing_truths("data", table(right, source="apps"), "rows")
+    with pytest.raises(RuleError, match=why) as caught:
+        refuse_missing_truths("data", table(right, truth, source="apps"), "rows")
+    assert str(caught.value).startswith("row 1 (from 0) of rows: rule `prime_code`: ")
 
 
 def test_a_grader_never_gives_full_marks_for_the_word_none() -> None:

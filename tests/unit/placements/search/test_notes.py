@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from examples.grpo import grpo
 from flowgraph.cluster.plan import Precision
 from flowgraph.errors import SettingError
+from flowgraph.flows.settings import resolve_settings
+from flowgraph.passes import named, simplified
 from placements.search.notes import cautions
 from placements.search.what_if import changed
 from placements.workload.lengths import LengthDistribution
@@ -53,3 +56,27 @@ def test_a_change_to_more_staleness_than_the_flow_corrects_for_is_refused() -> N
     assert changed(problem, "staleness=1").staleness == 1
     with pytest.raises(SettingError, match="corrects for 1 at most"):
         changed(problem, "staleness=2")
+
+
+@looped(
+    "settings, engine",
+    [
+        ({}, "sglang"),
+        ({"top_k": 20, "top_p": 0.9}, "vllm"),
+        ({"min_p": 0.1, "top_p": 0.9}, "sglang"),
+        ({"top_k": 20, "top_p": 0.9, "min_p": 0.1}, "sglang"),  # no server does: the check of the plan says so
+    ],
+)
+def test_a_default_engine_that_would_sample_otherwise_is_replaced_and_noted(
+    settings: dict[str, float], engine: str
+) -> None:
+    chosen = {f"policy.generate.{name}": value for name, value in settings.items()}
+    graph, _ = resolve_settings(named(grpo.graph()), (), chosen)
+    problem = replace(problem_of("grpo"), graph=simplified(graph, ()))
+    assert problem.engines_of("sample") == (engine,)
+    notes = cautions(problem)
+    assert len(notes) == (engine == "vllm")
+    assert all(note.startswith("`sglang` is not considered") and "top_k=20 with top_p=0.9" in note for note in notes)
+    asked_for = replace(problem, engines={"sample": "sglang"})
+    assert asked_for.engines_of("sample") == ("sglang",)
+    assert cautions(asked_for) == ()
