@@ -35,8 +35,8 @@ def split_url(url: str) -> SplitResult:
         raise ValueError("it begins with http:// or https:// and names a host")
     if parts.username or parts.password:
         raise ValueError("it holds a name or a password, which would be recorded with the run")
-    if re.search(r"[\x00-\x20\x7f]", url) or port == 0:
-        raise ValueError("it holds a space or a control character, or the port 0")
+    if re.search(r"[^\x21-\x7e]", url) or port == 0:
+        raise ValueError("it holds a space, a control character or a letter beyond ASCII, or the port 0")
     return parts
 
 
@@ -99,6 +99,10 @@ def post_json(
         connection.request("POST", f"{parts.path}?{parts.query}" if parts.query else parts.path, body, dict(headers))
         response = connection.getresponse()
         read = response.read(answer_bytes + 1)
+    except (OSError, http.client.HTTPException) as error:
+        if not under_way.remove(connection):
+            raise TimeoutError("timed out") from error
+        raise
     finally:
         in_time = under_way.remove(connection)
         connection.close()

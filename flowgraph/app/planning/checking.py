@@ -26,7 +26,7 @@ from flowgraph.models.loading import refuse_other_tokens
 from flowgraph.passes import named
 from flowgraph.passes.verify import verified
 from nodes.mismatch import watch_engines
-from nodes.scoring.rules import reference_of, refuse_missing, refuse_missing_truths, resolve
+from nodes.scoring.rules import reference_of, refuse_missing, refuse_unscorable, resolve
 from nodes.values import Prompts
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     """Raise FlowTypeError for a flow that updates or returns no model, or takes a parameter that a run cannot provide.
 
     Raises BatchError if the sizes of a step do not go together, and the errors of a scoring rule that does not exist or
-    whose rows lack ground truths. Sizes and truths are checked only if the problem was prepared with a data set.
+    whose rows lack ground truths or are for a model. Sizes and rows are checked only if the problem was prepared with a data set.
     """
     inputs = prepared.inputs
     if inputs is not None:
@@ -154,7 +154,7 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     for rule in rules:
         if inputs is not None and isinstance(rule, str):
             for name, rows in inputs.data.train_sets():
-                refuse_missing_truths(rule, rows, name)
+                refuse_unscorable(rule, rows, name)
 
 
 def _refuse_param(graph: Graph, param: Param) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flowgraph.app.planning.flow_inputs import FlowInputs, model_params
 from flowgraph.app.request import Request
 from flowgraph.app.running.check_metrics import held_out_metrics, metric_names, source_names
-from flowgraph.errors import DataError, UsageError, nearest
+from flowgraph.errors import DataError, RuleError, UsageError, nearest
 from flowgraph.language.graph import Graph, Node, rewrite
 from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
@@ -20,6 +20,8 @@ from flowgraph.runtime.driver import HeldOutCheck
 from nodes.data.source import FixedPrompts
 from nodes.data.suggestions import suggested
 from nodes.evaluation import evaluate
+from nodes.scoring.remote import SERVED
+from nodes.scoring.rules import is_for_a_model
 from nodes.values import Policy
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
     """Return the check of held-out prompts: responses of the first trained policy, scored by the flow's rule.
 
+    A flow without a rule that scores by the server of a model uses that for the check too. Raises RuleError for rows
+    that need a model where neither is there.
     Return None without held-out prompts, if checks are disabled, or no policy is trained. Raises UsageError if the run
     keeps the best checkpoint by a metric that the check does not have, DataError if two metrics would have one name.
     """
@@ -58,7 +62,18 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     def at_the_flows_line(node: Node) -> Node:
         return replace(node, at=nodes[node.op.name].at if node.op.name in nodes else flow.at)
 
-    graph = rewrite(compile_graph(evaluate.graph(settings)), at_the_flows_line)
+    served = next((nodes[name] for name in SERVED if name in nodes), None) if scorer is None else None
+    if served is None and settings["by"] == "data":
+        table, hint = held_out.select([*({"reward_model"} & {*held_out.column_names})]), "--eval-every 0"
+        for index in rows if table.num_columns else ():
+            if is_for_a_model(table.slice(index, 1).to_pylist()[0]):
+                hint = f"{hint}, or score with remote_reward or remote_judge, which a check can use too"
+                raise RuleError.for_a_model(f"held-out row {index} (from 0) of {inputs.data.name}", hint)
+
+    def by_the_server(node: Node) -> Node:
+        return replace(node, op=served.op, settings=served.settings) if served and node.op.name == "score" else node
+
+    graph = rewrite(compile_graph(rewrite(evaluate.graph(settings), by_the_server)), at_the_flows_line)
     graph = replace(graph, at=flow.at)
     sources = {name for name in source_names(held_out.take(list(rows))) if name is not None}
     _refuse_metrics(graph, sources, inputs.data.name, request)

@@ -9,7 +9,7 @@ import pytest
 
 from flowgraph.errors import RuleError
 from nodes.scoring.graders import Graders
-from nodes.scoring.rules import refuse_missing_truths, resolve
+from nodes.scoring.rules import refuse_unscorable, resolve
 
 
 def table(*truths: object, source: str = "digits") -> pa.Table:
@@ -21,17 +21,17 @@ def table(*truths: object, source: str = "digits") -> pa.Table:
 @pytest.mark.parametrize(("truth", "shown"), [(None, "None"), ("", "'' (str)"), ("None", "'None' (str)")])
 def test_a_truth_that_is_none_is_refused_with_its_row(truth: object, shown: str) -> None:
     with pytest.raises(RuleError) as caught:
-        refuse_missing_truths("data", table("1", truth), "rows")
+        refuse_unscorable("data", table("1", truth), "rows")
     what = f"rule `partial` compares with `ground_truth`, which is {shown} in row 1 (from 0) of rows"
     assert str(caught.value).splitlines()[0] == what
 
 
 def test_what_compares_with_no_truth_needs_none() -> None:
-    refuse_missing_truths("reasoning_gym", table(None), "rows")
-    refuse_missing_truths("mine.py:rule", table(None), "rows")
-    refuse_missing_truths("data", table(None, source="unknown"), "rows")
-    refuse_missing_truths("exact", pa.table({"prompt": ["a"]}), "rows")
-    refuse_missing_truths("data", table("1", "0", "none of these"), "rows")
+    refuse_unscorable("reasoning_gym", table(None), "rows")
+    refuse_unscorable("mine.py:rule", table(None), "rows")
+    refuse_unscorable("data", table(None, source="unknown"), "rows")
+    refuse_unscorable("exact", pa.table({"prompt": ["a"]}), "rows")
+    refuse_unscorable("data", table("1", "0", "none of these"), "rows")
 
 
 def test_a_grader_never_gives_full_marks_for_the_word_none() -> None:
