@@ -71,11 +71,11 @@ def head_names(model: Model) -> frozenset[str]:
 def with_head(model: Model, head: Head, name: object, seed: int | None = None) -> tuple[Model, str]:
     """Return (a model with another head on the same backbone, a note on how the head was initialized).
 
-    `head` is "values", "rewards" or "score"; the new head has one output, and shares the backbone with `model`, whose config
-    changes. If `model` already has a head of one output, its weights are copied. Otherwise the head is zero, so that
-    all processes get the same head without communication, and the first estimates are 0. With a `seed` it is random
-    instead, because a head that is never trained would stay zero. Raises ModelError, which names `name`, if
-    transformers has no such class for this model.
+    `head` is not "tokens"; the new head has one output, and shares the backbone with `model`, whose config changes. If
+    `model` already has a head of one output, its weights are copied. Otherwise the head is zero, so that all processes
+    get the same head without communication, and the first estimates are 0. With a `seed` it is random instead, because
+    a head that is never trained would stay zero. Raises ModelError, which names `name`, if transformers has no such
+    class for this model.
     """
     import torch
 

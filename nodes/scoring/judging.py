@@ -11,8 +11,7 @@ from pydantic import Field
 from flowgraph import Metric, node
 from flowgraph.errors import RuleError, nearest
 from flowgraph.language import Key, Measure, Parts
-from flowgraph.language.handle import ResponseRows
-from flowgraph.language.handle import SampleRequest, Tokenizer, gather
+from flowgraph.language.handle import ResponseRows, SampleRequest, Tokenizer, gather
 from nodes.likelihood import READ
 from nodes.scoring import OF_SCORES, measures_of
 from nodes.values import Judge, ProcessRewardModel, Responses, RewardModel, Rewards, Rollout, Scores
@@ -46,7 +45,7 @@ def reward(model: RewardModel, rollout: Annotated[Rollout, Parts("group", "text"
 
 
 @node(
-    kind="logprob",
+    kind="score",
     stat="values",
     metrics=(
         Metric("reward", headline=True, about="mean over responses of the sum of their tokens' rewards"),

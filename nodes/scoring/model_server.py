@@ -19,7 +19,7 @@ from urllib.parse import SplitResult
 
 from flowgraph.errors import RuleError
 from nodes.scoring.grader_messages import LARGEST_SCORE, notes_of
-from nodes.scoring.http_post import JSON_HEADERS, NoServerError, OpenRequests, post_json
+from nodes.scoring.http_post import JSON_HEADERS, AnswerTooLongError, NoServerError, OpenRequests, post_json
 from nodes.scoring.rule_forms import finite
 
 TRIES = 5
@@ -132,6 +132,8 @@ class ModelServer:
                 continue
             except TimeoutError:
                 return NoScoreError(f"no answer within {self.limit_s:g} s")
+            except AnswerTooLongError as error:
+                return NoScoreError(str(error))
             except (OSError, http.client.HTTPException) as error:
                 why = f"{type(error).__name__}: {error}"
                 continue

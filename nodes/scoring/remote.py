@@ -6,22 +6,20 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import SplitResult
 
 from pydantic import AfterValidator, Field
 
 from flowgraph import Metric, node
-from flowgraph.errors import RuleError, nearest
+from flowgraph.errors import RuleError
 from flowgraph.language import Measure, Parts
 from nodes.scoring import OF_SCORES, measures_of, rows_of
 from nodes.scoring.grader_process import columns_of
 from nodes.scoring.http_post import split_url
 from nodes.scoring.model_server import Body, ModelServer, NoScoreError, Scored, key_in, number_in, only_item
+from nodes.scoring.text_templates import compiled, texts_of
 from nodes.values import Rollout, Scores
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 VERDICT_CHARACTERS = 20_000  # the end of a verdict that is searched for a score
 SHOWN_CHARACTERS = 300
@@ -66,7 +64,7 @@ def _scale(scale: tuple[float, float]) -> tuple[float, float]:
 
 
 def _template(text: str) -> str:
-    if text:
+    if text not in ("", TEMPLATE):  # else jinja2 would be imported with this module
         compiled(text)
     return text
 
@@ -196,53 +194,6 @@ def chat_endpoint(url: str) -> SplitResult:
     """
     parts = split_url(url)
     return below(parts if parts.path.strip("/") else parts._replace(path="/v1"), "/chat/completions")
-
-
-def compiled(text: str) -> Template:
-    """Return a Jinja2 template that can neither read attributes of Python nor change what it gets.
-
-    Names that it does not get, and values that are None, raise UndefinedError. Raises ValueError for a syntax error.
-    """
-    from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def not_none(value: object) -> object:
-        if value is None:
-            raise UndefinedError("a value that it prints is null")
-        return value
-
-    environment = ImmutableSandboxedEnvironment(
-        undefined=StrictUndefined, finalize=not_none, keep_trailing_newline=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    try:
-        return environment.from_string(text)
-    except TemplateSyntaxError as error:
-        raise ValueError(f"is not a Jinja2 template: line {error.lineno}: {error.message}") from None
-
-
-def texts_of(template: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the text that a template makes of each row. What a row holds is never read as a template.
-
-    Raises RuleError for a name that no column has, with the nearest, and for a template that fails on a row.
-
-    >>> texts_of("{{ response }}!", [{"response": "{{ 1 + 1 }}"}])
-    ['{{ 1 + 1 }}!']
-    """
-    from jinja2 import TemplateError, meta
-
-    ready = compiled(template)
-    names = meta.find_undeclared_variables(ready.environment.parse(template)) - ready.environment.globals.keys()
-    unknown = sorted(names - rows[0].keys()) if rows else []
-    if unknown:
-        what = f"the template uses `{unknown[0]}`, but no column has that name"
-        raise RuleError(what, hint=nearest(unknown[0], rows[0]))
-    texts = list[str]()
-    for index, row in enumerate(rows):
-        try:
-            texts.append(ready.render(row))
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
-            raise RuleError(f"the template fails on row {index} (from 0): {type(error).__name__}: {error}") from None
-    return texts
 
 
 def read_verdict(answer: object, *, pattern: re.Pattern[str], scale: tuple[float, float]) -> Scored:

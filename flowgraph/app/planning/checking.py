@@ -132,7 +132,8 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     """Raise FlowTypeError for a flow that updates or returns no model, or takes a parameter that a run cannot provide.
 
     Raises BatchError if the sizes of a step do not go together, and the errors of a scoring rule that does not exist or
-    whose rows lack ground truths or are for a model. Sizes and rows are checked only if the problem was prepared with a data set.
+    whose rows lack ground truths or are for a model. Sizes and rows are checked only if the problem was prepared with
+    a data set.
     """
     inputs = prepared.inputs
     if inputs is not None:

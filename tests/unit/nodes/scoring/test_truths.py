@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from flowgraph.errors import RuleError
+from nodes import Policy, generate, score
+from nodes.data.source import prompts_at
 from nodes.scoring.graders import Graders
 from nodes.scoring.rules import refuse_unscorable, resolve
 
@@ -55,3 +59,32 @@ def test_a_rule_of_ones_own_is_given_an_empty_truth_but_never_null_unless_it_has
         assert graders.grade(knows, [{"response": "", "ground_truth": None}]).scores == (1.0,)
         with pytest.raises(RuleError, match=r"compares with `ground_truth`, which is None in row 0"):
             graders.grade(same, [{"response": "None", "ground_truth": None}])
+
+
+def of_styles(*styles: str) -> pa.Table:
+    """Make rows of these styles, which all have a truth."""
+    return pa.table(
+        {
+            "data_source": ["digits"] * len(styles),
+            "reward_model": [{"style": style, "ground_truth": "1"} for style in styles],
+        }
+    )
+
+
+def test_a_row_for_a_model_is_refused_where_its_source_chooses_a_rule() -> None:
+    with pytest.raises(RuleError) as caught:
+        refuse_unscorable("data", of_styles("rule", "model", "model"), "rows")
+    what = 'row 1 (from 0) of rows has reward_model.style "model", so no rule scores it by its data_source'
+    assert str(caught.value).splitlines()[0] == what
+    refuse_unscorable("exact", of_styles("model"), "rows")
+    refuse_unscorable("data", of_styles("rule"), "rows")
+    refuse_unscorable("data", pa.table({"prompt": ["a"], "reward_model": pa.nulls(1)}), "rows")
+
+
+def test_a_row_for_a_model_is_refused_when_it_is_scored(tiny: Callable[..., Any], digit_rows: Any) -> None:
+    rows = digit_rows.to_pylist()[:2]
+    rows[1]["reward_model"]["style"] = "model"
+    rollout = generate(Policy(tiny()), prompts_at(pa.Table.from_pylist(rows), [0, 1]), n=2, max_tokens=2)
+    with pytest.raises(RuleError, match='prompt 1, sample 0 has reward_model.style "model"'):
+        score(rollout)
+    assert len(score(rollout, by="partial").data) == 4
