@@ -99,7 +99,7 @@ def test_a_model_without_a_trained_head_is_refused(tmp_path: Path, tiny_parts: A
     model, tokenizer = tiny_parts
     plain, scored = tmp_path / "plain", tmp_path / "scored"
     save(model, tokenizer, plain)
-    with pytest.raises(ModelError, match="has no head that scores tokens: config.json describes a causal language"):
+    with pytest.raises(ModelError, match=r"has no head that scores tokens: config\.json describes a causal language"):
         load(resolve(str(plain), cache=tmp_path), seed=0, cache=tmp_path, head="rewards", say=print)
     loaded = load(resolve("tiny", cache=tmp_path), seed=0, cache=tmp_path, say=print)
     save(with_head(loaded.model, "score", "tiny", 1)[0], tokenizer, scored)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -19,71 +18,16 @@ from nodes import Columns, Finished, Rollout, Text, remote_judge, remote_reward
 from nodes.scoring.model_server import NoScoreError, number_in
 from nodes.scoring.remote import chat_endpoint
 from nodes.scoring.text_templates import texts_of
+from tests.model_server import Double, Reply, ok, verdict
 
-Reply = tuple[int, bytes]
-Answer = Callable[[dict[str, Any]], Reply]
 QUESTIONS, ANSWERS = ("3 + 4?", "2 + 2?"), ("7", "8", "four", "4")
-
-
-class Double:
-    """A server that records what it is asked, and answers as told; a path takes only the fields that it documents."""
-
-    KNOWN = {  # noqa: RUF012
-        "/v1/chat/completions": {"model", "messages", "temperature", "max_tokens"},
-        "/classify": {"model", "messages", "input", "text", "add_special_tokens", "use_activation"},
-        "/pooling": {"model", "messages", "input", "add_special_tokens", "use_activation"},
-    }
-
-    def __init__(self) -> None:
-        self.asked = list[tuple[str, dict[str, Any], str]]()
-        self.reply: Answer = lambda body: verdict("[[7]]")
-        self.open, self.most_open = 0, 0
-        lock, double = threading.Lock(), self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with lock:
-                    double.asked.append((self.path, body, self.headers.get("Authorization", "")))
-                    double.open += 1
-                    double.most_open = max(double.most_open, double.open)
-                unknown = body.keys() - double.KNOWN.get(self.path, set())
-                status, answer = (404, b'{"detail": "Not Found"}') if unknown else double.reply(body)
-                with lock:
-                    double.open -= 1
-                if status:
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(answer)))
-                    self.end_headers()
-                    self.wfile.write(answer)
-
-            def log_message(self, *ignored: object) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            def handle_error(self, *ignored: object) -> None:
-                """A client that ends a request early is what some tests are about."""
-
-        self.server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-
-
-def ok(answer: object) -> Reply:
-    return 200, json.dumps(answer).encode()
-
-
-def verdict(text: object, **choice: object) -> Reply:
-    return ok({"object": "chat.completion", "choices": [{"message": {"content": text}, **choice}]})
 
 
 @pytest.fixture
 def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
     monkeypatch.setattr("nodes.scoring.model_server.WAIT_S", 0.01)
-    server = Double()
-    yield server
-    server.server.shutdown()
-    server.server.server_close()
+    with Double() as server:
+        yield server
 
 
 @pytest.fixture
@@ -135,6 +79,7 @@ def test_scale_and_pattern_are_the_users(double: Double, rollout: Rollout) -> No
     assert scores.data.tolist() == pytest.approx([0.8] * 4)
 
 
+NO_MATCH = "no match of the pattern in the verdict"
 BAD_VERDICTS: dict[str, tuple[Reply, str]] = {
     "not JSON": ((200, b"<html>"), "its answer is not JSON"),
     "not UTF-8": ((200, b"\xff\xfe\xff"), "its answer is not JSON"),
@@ -148,7 +93,7 @@ BAD_VERDICTS: dict[str, tuple[Reply, str]] = {
     "no message": (ok({"choices": [{}]}), "its answer has no text"),
     "null": (verdict(None), "its answer has no text"),
     "parts": (verdict([{"type": "text", "text": "[[7]]"}]), "its answer has no text"),
-    "no score": (verdict("I cannot say."), "no match of the pattern in the verdict: 'I cannot say.'"),
+    "no score": (verdict("I cannot say."), f"{NO_MATCH}: 'I cannot say.'"),
     "cut off": (
         verdict("Well,", finish_reason="length"),
         "no match of the pattern in the verdict, as it was cut at max_tokens: 'Well,'",

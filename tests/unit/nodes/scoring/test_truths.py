@@ -85,6 +85,6 @@ def test_a_row_for_a_model_is_refused_when_it_is_scored(tiny: Callable[..., Any]
     rows = digit_rows.to_pylist()[:2]
     rows[1]["reward_model"]["style"] = "model"
     rollout = generate(Policy(tiny()), prompts_at(pa.Table.from_pylist(rows), [0, 1]), n=2, max_tokens=2)
-    with pytest.raises(RuleError, match='prompt 1, sample 0 has reward_model.style "model"'):
+    with pytest.raises(RuleError, match=r'prompt 1, sample 0 has reward_model\.style "model"'):
         score(rollout)
     assert len(score(rollout, by="partial").data) == 4
