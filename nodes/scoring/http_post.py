@@ -60,11 +60,11 @@ class OpenRequests:
         with self._lock:
             return self._ends_s.pop(connection, None) is not None
 
-    def end(self, *, late: bool = True) -> None:
-        """End the requests that are over their limit, or with `late` False all of them."""
+    def end(self, *, overdue: bool = True) -> None:
+        """End the requests that are over their limit, or with `overdue` False all of them."""
         now_s = time.monotonic()
         with self._lock:
-            over = [connection for connection, end_s in self._ends_s.items() if not late or end_s < now_s]
+            over = [connection for connection, end_s in self._ends_s.items() if not overdue or end_s < now_s]
             for connection in over:
                 del self._ends_s[connection]
                 with suppress(OSError):
@@ -84,7 +84,7 @@ def post_json(
     """Post JSON to a URL, and return the status and the body of the answer; redirections are not followed.
 
     Each wait for the server takes at most `limit_s` seconds; the sum of them too, if another thread calls `end` of
-    `under_way`. Raises NoServerError if there is no connection, AnswerTooLongError for an answer of more than
+    `under_way`. Raises NoServerError without a connection, AnswerTooLongError for an answer of more than
     `answer_bytes`, TimeoutError, and OSError or HTTPException for an answer that is cut off or not HTTP.
     """
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection

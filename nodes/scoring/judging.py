@@ -67,16 +67,16 @@ def process_rewards(model: ProcessRewardModel, rollout: Annotated[Responses, REA
     longer = ResponseRows(rollout.context.data, torch.nn.functional.pad(tokens, (0, 1)), lengths + 1)
     after = model.handle.token_stats(longer, ("values",)).values
     assert after is not None, "a classifier of tokens returns values"
-    kept = torch.arange(tokens.shape[1])[None] < lengths[:, None]
+    rewarded = torch.arange(tokens.shape[1])[None] < lengths[:, None]
     if step:
         ends = [
             step_ends(row[:length], model.handle.tokenizer, step)
             for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)
         ]
-        kept = torch.tensor([[*row, *[False] * (tokens.shape[1] - len(row))] for row in ends], dtype=torch.bool)
-    rewards, count = torch.where(kept, after[:, 1:], 0.0), len(lengths)
+        rewarded = torch.tensor([[*row, *[False] * (tokens.shape[1] - len(row))] for row in ends], dtype=torch.bool)
+    rewards, count = torch.where(rewarded, after[:, 1:], 0.0), len(lengths)
     return Rewards(
-        rewards, [Measure("reward", float(rewards.sum()), count), Measure("steps", float(kept.sum()), count)]
+        rewards, [Measure("reward", float(rewards.sum()), count), Measure("steps", float(rewarded.sum()), count)]
     )
 
 

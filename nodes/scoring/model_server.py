@@ -68,6 +68,11 @@ class ModelServer:
         """Return the URL without its query, for errors."""
         return self.parts._replace(query="", fragment="").geturl()
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Return the headers of each request."""
+        return {**JSON_HEADERS, "Authorization": f"Bearer {self.key}"} if self.key else JSON_HEADERS
+
     def score(
         self,
         bodies: Sequence[Body],
@@ -75,25 +80,25 @@ class ModelServer:
         rows: Sequence[Mapping[str, object]],
         on_error: OnError,
     ) -> list[Scored | None]:
-        """Post each body and return what `read` makes of its answer, in order; None where there is no score.
+        """Post each body and return what `read` makes of its answer, in order; None for one without a score.
 
         `read` raises NoScoreError for an answer without one. `rows` are named in errors. Raises RuleError without a
         server, if the server refuses the key, the path or the model, and if `on_error` is "fail" for the first response
         without a score.
         """
         results = dict[int, Scored | None]()
-        done = queue.SimpleQueue[tuple[int, Future[Scored | NoScoreError]]]()
+        ended = queue.SimpleQueue[tuple[int, Future[Scored | NoScoreError]]]()
         limit_s = self.call_limit_s or self.limit_s * max(MIN_LIMITS, len(bodies) / self.workers / SHARE_OF_LIMIT)
         end_s = time.monotonic() + limit_s
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="model-server")
         try:
             for index, body in enumerate(bodies):
                 future = pool.submit(self._ask, json.dumps(body).encode(), read)
-                future.add_done_callback(functools.partial(lambda i, each: done.put((i, each)), index))
+                future.add_done_callback(functools.partial(lambda place, result: ended.put((place, result)), index))
             while len(results) < len(bodies):
                 self._under_way.end()
                 with suppress(queue.Empty):
-                    index, future = done.get(timeout=LOOK_S)
+                    index, future = ended.get(timeout=LOOK_S)
                     result = future.result()
                     if isinstance(result, NoScoreError) and on_error == "fail":
                         notes = notes_of(rows[index], index, b"")
@@ -108,12 +113,12 @@ class ModelServer:
         finally:
             self._stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            self._under_way.end(late=False)
+            self._under_way.end(overdue=False)
         return [results[index] for index in range(len(bodies))]
 
     def _ask(self, body: bytes, read: Callable[[object], Scored]) -> Scored | NoScoreError:
         """Return the score of one response, or why there is none. Raises RuleError if no response can get one."""
-        why, headers = "", {**JSON_HEADERS, **({"Authorization": f"Bearer {self.key}"} if self.key else {})}
+        why = ""
         for attempt in range(TRIES):
             if self._stopped.wait(WAIT_S * 2 ** (attempt - 1) if attempt else 0.0):
                 break
@@ -123,7 +128,7 @@ class ModelServer:
                     body,
                     limit_s=self.limit_s,
                     answer_bytes=ANSWER_BYTES,
-                    headers=headers,
+                    headers=self.headers,
                     under_way=self._under_way,
                 )
             except NoServerError as error:
@@ -139,9 +144,9 @@ class ModelServer:
                 continue
             if status == http.HTTPStatus.OK:
                 try:
-                    return read(_parsed(answer))
-                except NoScoreError as error:
-                    return error
+                    return read(json.loads(answer))
+                except (ValueError, RecursionError) as error:
+                    return error if isinstance(error, NoScoreError) else NoScoreError("its answer is not JSON")
             why = f"status {status}: {answer[: 2 * WHY_CHARACTERS].decode(errors='replace')}"
             if status in OF_ONE_ROW:
                 break
@@ -195,11 +200,3 @@ def only_item(answer: object, name: str) -> Mapping[str, object]:
     if not isinstance(item, dict):
         raise NoScoreError("a result in its answer is not an object")
     return item
-
-
-def _parsed(answer: bytes) -> object:
-    try:
-        parsed: object = json.loads(answer)
-    except (ValueError, RecursionError):
-        raise NoScoreError("its answer is not JSON") from None
-    return parsed

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, cast
 from urllib.parse import SplitResult
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from flowgraph import Metric, node
 from flowgraph.errors import RuleError
@@ -18,64 +18,24 @@ from nodes.scoring import OF_SCORES, measures_of, rows_of
 from nodes.scoring.grader_process import columns_of
 from nodes.scoring.http_post import split_url
 from nodes.scoring.model_server import Body, ModelServer, NoScoreError, Scored, key_in, number_in, only_item
-from nodes.scoring.text_templates import compiled, texts_of
+from nodes.scoring.remote_settings import (
+    PATTERN,
+    TEMPLATE,
+    JinjaText,
+    OnError,
+    Pattern,
+    Scale,
+    Seconds,
+    Url,
+    Variable,
+    Workers,
+)
+from nodes.scoring.text_templates import texts_of
 from nodes.values import Rollout, Scores
 
 VERDICT_CHARACTERS = 20_000  # the end of a verdict that is searched for a score
 SHOWN_CHARACTERS = 300
-TEMPLATE = (
-    "Grade the answer to a question from 0 (wrong) to 10 (right and clear).\n\n"
-    "Question:\n{{ prompt }}\n\nAnswer:\n{{ response }}\n\n"
-    "Explain the grade in a few sentences, and end with the grade alone in double brackets, as in [[7]]."
-)
-PATTERN = r"(?:\[\[|[Ss]core[\s*_]*:)[\s*_]*(-?\d+(?:\.\d+)?)"
-"""A number after `[[` or `Score:`, also with Markdown's stars between."""
 UNSCORED = Metric("unscored", about="share of responses to which the server gave no valid score, scored `on_error`")
-
-
-def _url(url: str) -> str:
-    try:
-        split_url(url)
-    except ValueError as error:
-        raise ValueError(f"is not the URL of a server: {error}, e.g. http://localhost:8000") from None
-    return url
-
-
-def _variable(name: str) -> str:
-    if name and not re.fullmatch(r"[A-Za-z_]\w{0,99}", name, re.ASCII):
-        raise ValueError("should be the name of an environment variable, never a key")
-    return name
-
-
-def _pattern(pattern: str) -> str:
-    try:
-        groups = re.compile(pattern).groups
-    except re.error as error:
-        raise ValueError(f"is not a regular expression: {error}") from None
-    if groups != 1:
-        raise ValueError(f"should have one group, that of the score, but has {groups}")
-    return pattern
-
-
-def _scale(scale: tuple[float, float]) -> tuple[float, float]:
-    if not scale[0] < scale[1]:
-        raise ValueError("should be the lowest and the highest score, in this order")
-    return scale
-
-
-def _template(text: str) -> str:
-    if text not in ("", TEMPLATE):  # else jinja2 would be imported with this module
-        compiled(text)
-    return text
-
-
-Url = Annotated[str, AfterValidator(_url)]
-Variable = Annotated[str, AfterValidator(_variable)]
-JinjaText = Annotated[str, AfterValidator(_template)]
-Workers = Annotated[int, Field(ge=1, le=256)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Finite = Annotated[float, Field(allow_inf_nan=False)]
-OnError = _Finite | Literal["fail"]
 
 
 @node(kind="score", pure=False, metrics=(*OF_SCORES, UNSCORED))
@@ -85,8 +45,8 @@ def remote_judge(
     url: Url,
     model: Annotated[str, Field(min_length=1)],
     template: Annotated[JinjaText, Field(min_length=1)] = TEMPLATE,
-    pattern: Annotated[str, AfterValidator(_pattern)] = PATTERN,
-    scale: Annotated[tuple[_Finite, _Finite], AfterValidator(_scale)] = (0.0, 10.0),
+    pattern: Pattern = PATTERN,
+    scale: Scale = (0.0, 10.0),
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0,
     max_tokens: Annotated[int, Field(ge=1)] = 512,
     api_key_env: Variable = "",
@@ -162,9 +122,8 @@ def remote_reward(
         if api == "sglang/classify":
             bodies.append({**named, "text": [texts[index]]})
         else:
-            asked: Body = {"input": [texts[index]]} if texts else {"messages": row["messages"]}
-            special: Body = {"add_special_tokens": False} if texts else {}
-            bodies.append({**named, **asked, **special, "use_activation": False})
+            text: Body = {"input": [texts[index]], "add_special_tokens": False} if texts else {}
+            bodies.append({**named, **(text or {"messages": row["messages"]}), "use_activation": False})
     parts = below(split_url(url), f"/{api.partition('/')[2]}")
     server = ModelServer(
         parts=parts, workers=workers, limit_s=limit_s, call_limit_s=call_limit_s, key=key_in(api_key_env)
@@ -250,10 +209,10 @@ def _with_messages(row: Mapping[str, Any], *, answered: bool = False) -> dict[st
 def _scores(scored: Sequence[Scored | None], rollout: Rollout, on_error: float | str) -> Scores:
     import torch
 
-    otherwise = on_error if isinstance(on_error, float) else 0.0
-    scores = torch.tensor([otherwise if each is None else each.score for each in scored], dtype=torch.float32)
-    missing = sum(each is None for each in scored)
+    otherwise = Scored(on_error if isinstance(on_error, float) else 0.0)
+    scores = torch.tensor([(result or otherwise).score for result in scored], dtype=torch.float32)
+    verdicts, missing = [(result or otherwise).verdict for result in scored], scored.count(None)
     result = Scores(scores, [*measures_of(scores, rollout.group.data), Measure("unscored", missing, len(scored))])
-    if any(each is not None and each.verdict for each in scored):
-        result.extras = tuple(json.dumps({"verdict": each.verdict} if each is not None else {}) for each in scored)
+    if any(verdicts):
+        result.extras = tuple(json.dumps({"verdict": verdict} if verdict else {}) for verdict in verdicts)
     return result
