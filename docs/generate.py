@@ -243,6 +243,8 @@ def type_text(hint: Any) -> str:
 
     >>> type_text(float | None), type_text(typing.Literal["a", "b"] | int), type_text(list[Value])
     ('float | None', '"a" | "b" | int', 'list[Value]')
+    >>> type_text(tuple[typing.Annotated[float, "finite"], ...])
+    'tuple[float, ...]'
     """
     bound = getattr(hint, "__bound__", None) if isinstance(hint, typing.TypeVar) else None
     inside = typing.get_args(hint)
@@ -254,6 +256,10 @@ def type_text(hint: Any) -> str:
         return " | ".join(f'"{each}"' if isinstance(each, str) else repr(each) for each in inside)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " | ".join(type_text(each) for each in inside)
+    if typing.get_origin(hint) is typing.Annotated:
+        return type_text(inside[0])
+    if typing.get_origin(hint) is tuple:
+        return f"tuple[{', '.join('...' if each is ... else type_text(each) for each in inside)}]"
     if inside:
         return re.sub(r"[\w.]+\.(?=\w)", "", str(hint))
     return str(getattr(hint, "__name__", hint))

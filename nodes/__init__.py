@@ -26,7 +26,8 @@ from nodes.refill import ScoredRollout, refill
 from nodes.rewards import kl_penalized, overlong_penalty, token_rewards
 from nodes.sampling import generate
 from nodes.scoring import score
-from nodes.scoring.judging import judged, reward
+from nodes.scoring.judging import judged, process_rewards, reward
+from nodes.scoring.remote import remote_judge, remote_reward
 from nodes.training import update
 from nodes.values import (
     Accuracy,
@@ -43,6 +44,7 @@ from nodes.values import (
     LogProbs,
     MovingReference,
     Policy,
+    ProcessRewardModel,
     Prompts,
     Reference,
     Responses,
@@ -77,6 +79,7 @@ __all__ = [
     "Mismatch",
     "MovingReference",
     "Policy",
+    "ProcessRewardModel",
     "Prompts",
     "Reference",
     "Responses",
@@ -135,9 +138,12 @@ __all__ = [
     "pass_at_k",
     "pass_at_k_advantages",
     "policy_gradient",
+    "process_rewards",
     "refill",
     "refreshed",
     "rejected",
+    "remote_judge",
+    "remote_reward",
     "reward",
     "rloo_advantages",
     "sapo_loss",

@@ -61,6 +61,12 @@ class RewardModel(Model):
     head = "score"
 
 
+class ProcessRewardModel(Model):
+    """A frozen model that scores each token of a response: a classifier of tokens with one output."""
+
+    head = "rewards"
+
+
 class Columns(Value):
     """The data set's columns of each row, in verl's schema (`pyarrow.Table` of B rows)."""
 

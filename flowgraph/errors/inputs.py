@@ -372,6 +372,37 @@ class RuleError(FlowError, RuntimeError):
         return cls(f"`{url}` is not the URL of a sandbox: {why}", hint="e.g. http://localhost:8080/run_code")
 
     @classmethod
+    def for_a_model(cls, row: str, hint: str = "") -> RuleError:
+        """Return the error for a row that its data hand to a model, where a rule was to score it."""
+        what = f'{row} has reward_model.style "model", so no rule scores it by its data_source'
+        by = "score with remote_reward, remote_judge, reward or judged; or name a rule with by="
+        return cls(what, hint=hint or by)
+
+    @classmethod
+    def no_server(cls, url: str, why: str) -> RuleError:
+        """Return the error for a URL at which no server of a model answers."""
+        hint = "start it, as with `vllm serve MODEL`, and set url= to its address, e.g. http://localhost:8000"
+        return cls(f"no server answers at {url}: {why}", hint=hint)
+
+    @classmethod
+    def server_refused(cls, url: str, status: int, answer: str) -> RuleError:
+        """Return the error for a server that refuses every request, with its answer."""
+        key = "name the environment variable that holds its key: api_key_env="
+        hint = key if status in (401, 403) else "check the path of url=, the name model= and, of a reward model, api="
+        return cls(f"the server at {url} refused a request: {answer}", hint=hint)
+
+    @classmethod
+    def no_key(cls, variable: str) -> RuleError:
+        """Return the error for an environment variable without the key of a server, or with one no header can hold."""
+        what = f"the environment variable {variable} holds no key that can be sent to a server"
+        return cls(what, hint="set it where the run is started, or correct api_key_env=")
+
+    @classmethod
+    def unscored(cls, url: str, why: str, *, notes: Sequence[str]) -> RuleError:
+        """Return the error for a response to which the server of a model gave no score."""
+        return cls(f"the server at {url} gave no score: {why}", notes=notes, hint=_SCORE_FAILURES)
+
+    @classmethod
     def unknown_allowance(cls, word: str, names: Sequence[str]) -> RuleError:
         """Return the error for an unknown word in `allow`; the hint names the nearest."""
         notes = [f"known: {', '.join(names)}"]

@@ -29,7 +29,7 @@ def set_operators(**nodes: Callable[..., Any]) -> None:
     _OPERATORS.update(nodes)
 
 
-Head = Literal["tokens", "values", "score"]
+Head = Literal["tokens", "values", "rewards", "score"]
 """The output of a model's last layer: logits of the next token, a number at each token, or one for the whole text."""
 
 

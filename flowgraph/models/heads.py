@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 AUTO: Mapping[Head, str] = {
     "tokens": "AutoModelForCausalLM",
     "values": "AutoModelForTokenClassification",
+    "rewards": "AutoModelForTokenClassification",
     "score": "AutoModelForSequenceClassification",
 }
 DESCRIPTIONS: Mapping[Head, str] = {
     "tokens": "a causal language model",
     "values": "a classifier of tokens with one label",
+    "rewards": "a classifier of tokens with one label",
     "score": "a classifier of whole texts with one label",
 }
 _ENDINGS: Mapping[str, Head] = {"ForTokenClassification": "values", "ForSequenceClassification": "score"}
@@ -69,11 +71,11 @@ def head_names(model: Model) -> frozenset[str]:
 def with_head(model: Model, head: Head, name: object, seed: int | None = None) -> tuple[Model, str]:
     """Return (a model with another head on the same backbone, a note on how the head was initialized).
 
-    `head` is "values" or "score"; the new head has one output, and shares the backbone with `model`, whose config
-    changes. If `model` already has a head of one output, its weights are copied. Otherwise the head is zero, so that
-    all processes get the same head without communication, and the first estimates are 0. With a `seed` it is random
-    instead, because a head that is never trained would stay zero. Raises ModelError, which names `name`, if
-    transformers has no such class for this model.
+    `head` is not "tokens"; the new head has one output, and shares the backbone with `model`, whose config changes. If
+    `model` already has a head of one output, its weights are copied. Otherwise the head is zero, so that all processes
+    get the same head without communication, and the first estimates are 0. With a `seed` it is random instead, because
+    a head that is never trained would stay zero. Raises ModelError, which names `name`, if transformers has no such
+    class for this model.
     """
     import torch
 

@@ -58,7 +58,8 @@ def load(
 
     `seed` determines the weights of `tiny`, and of new adapters; `dtype` is "float32", "bfloat16" or "float16"; `cache`
     is the folder of converted models. If `head` is "values", a language model's head is replaced. "score" requires a
-    model with a trained score head, because an untrained head gives random scores; only `tiny` gets a new one. A
+    model with a trained score head, and "rewards", a number at each token, one with a trained head of either kind,
+    because an untrained head gives scores without meaning; only `tiny` gets a new one. A
     classifier is not accepted as a language model. `say` gets progress messages; nothing else is printed.
 
     Raises ModelError, which names the folder and the file, if anything is missing, broken or does not fit.
@@ -72,7 +73,7 @@ def load(
     if source.kind == "tiny":
         model, tokenizer = tiny.build(seed, source.size)
         if head != "tokens":
-            model, note = with_head(model, head, source.name, seed if head == "score" else None)
+            model, note = with_head(model, head, source.name, None if head == "values" else seed)
             notes = (note,)
     else:
         model, tokenizer, notes = _read(source, cache, torch_dtype, head, say)
@@ -109,19 +110,32 @@ def _read(
     folder = folder_of(source, cache, say)
     check_folder(folder)
     actual = declared_head(read_config(folder))
-    if head != actual and head in ("score", "tokens"):
-        lacks = "head that scores whole texts" if head == "score" else "head that gives logits"
-        what = f"has no {lacks}: config.json describes {DESCRIPTIONS[actual]}"
+    if actual not in _USABLE[head]:
+        what = f"has no {_GIVES[head]}: config.json describes {DESCRIPTIONS[actual]}"
         raise ModelError.unusable(folder, what, f"name a folder or hub id of {DESCRIPTIONS[head]}")
     model, notes = _read_model(folder, dtype, actual)
     if head_of(model) != "tokens" and model.config.num_labels != 1:
         raise ModelError.unusable(folder, f"its head gives {model.config.num_labels} numbers instead of one")
-    if head != head_of(model):
+    if head_of(model) != ("values" if head == "rewards" else head):
         model, note = with_head(model, head, folder)
         notes = (*notes, note)
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     tokenizer, tokenizer_notes = read_tokenizer(folder, vocabulary)
     return model, tokenizer, (*notes, *tokenizer_notes)
+
+
+_USABLE: Mapping[Head, tuple[Head, ...]] = {
+    "tokens": ("tokens",),
+    "values": ("tokens", "values", "score"),
+    "rewards": ("values", "score"),
+    "score": ("score",),
+}
+"""The heads that a model in a folder may have, by the head that is asked for."""
+_GIVES = {
+    "tokens": "head that gives logits",
+    "rewards": "head that scores tokens",
+    "score": "head that scores whole texts",
+}
 
 
 def _read_model(folder: Path, dtype: torch.dtype, head: Head) -> tuple[Model, tuple[str, ...]]:

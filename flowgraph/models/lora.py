@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from flowgraph.models.sources import ModelSource
 
-_KINDS = {"tokens": "CAUSAL_LM", "values": "TOKEN_CLS", "score": "SEQ_CLS"}
+_KINDS = {"tokens": "CAUSAL_LM", "values": "TOKEN_CLS", "rewards": "TOKEN_CLS", "score": "SEQ_CLS"}
 _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
 
 

@@ -143,6 +143,7 @@ class ModelShape:
 _HEADS: Mapping[Head, Callable[[int], int]] = {
     "tokens": lambda hidden: 0,
     "values": lambda hidden: hidden + 1,
+    "rewards": lambda hidden: hidden + 1,
     "score": lambda hidden: hidden,
 }
 

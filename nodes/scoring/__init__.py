@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from flowgraph import Metric, node
+from flowgraph.errors import RuleError
 from flowgraph.language import Measure, Parts
+from nodes.scoring.grader_messages import name_of
 from nodes.scoring.graders import Extras, Graders
-from nodes.scoring.rules import reference_of, resolve, rule_for
+from nodes.scoring.rules import is_for_a_model, reference_of, resolve, rule_for
 from nodes.values import Rollout, Scores
 
 if TYPE_CHECKING:
@@ -56,12 +58,13 @@ def score(
     """Return the score of each response by a rule: [B].
 
     `by` is the name of a shipped rule, a function at a module's top level, `path.py:name`, or "data": then each row's
-    `data_source` selects its rule. The rule is called once per response, with the arguments that its parameters name:
-    `response`, `ground_truth`, `finished`, `prompt`, and any column of the data set. `workers` processes call it, each
-    within `limit_s` seconds per response. All responses together may take `call_limit_s` seconds: by default a quarter
-    of `limit_s` per response of a worker, and at least 12 times `limit_s`. If a rule raises, hangs, or returns no
-    number, the run fails, or the response scores `on_error`; a response that a shipped rule cannot read, or on which it
-    hangs, scores 0. `format_score` is passed to a rule that has this parameter.
+    `data_source` selects its rule, and a row whose `reward_model.style` is "model" is refused. The rule is called once
+    per response, with the arguments that its parameters name: `response`, `ground_truth`, `finished`, `prompt`, and any
+    column of the data set. `workers` processes call it, each within `limit_s` seconds per response. All responses
+    together may take `call_limit_s` seconds: by default a quarter of `limit_s` per response of a worker, and at least
+    12 times `limit_s`. If a rule raises, hangs, or returns no number, the run fails, or the response scores `on_error`;
+    a response that a shipped rule cannot read, or on which it hangs, scores 0. `format_score` is passed to a rule that
+    has this parameter.
 
     Rules run confined: without network, keys, or files other than their code. `allow` lists further permissions:
     "network", "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined".
@@ -138,5 +141,7 @@ def _indices_by_rule(by: Rule, rows: Sequence[Mapping[str, object]]) -> dict[str
         return {by if isinstance(by, str) else reference_of(by): list(range(len(rows)))}
     indices: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
+        if is_for_a_model(row):
+            raise RuleError.for_a_model(name_of(row, index))
         indices.setdefault(rule_for(str(row.get("data_source", ""))), []).append(index)
     return indices

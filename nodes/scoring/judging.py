@@ -11,10 +11,10 @@ from pydantic import Field
 from flowgraph import Metric, node
 from flowgraph.errors import RuleError, nearest
 from flowgraph.language import Key, Measure, Parts
-from flowgraph.language.handle import ResponseRows as Texts
-from flowgraph.language.handle import SampleRequest, gather
+from flowgraph.language.handle import ResponseRows, SampleRequest, Tokenizer, gather
+from nodes.likelihood import READ
 from nodes.scoring import OF_SCORES, measures_of
-from nodes.values import Judge, RewardModel, Rollout, Scores
+from nodes.values import Judge, ProcessRewardModel, Responses, RewardModel, Rewards, Rollout, Scores
 
 QUESTION = (
     "Grade the answer to a question from 0 (wrong) to 10 (right and clear).\n\n"
@@ -38,10 +38,46 @@ def reward(model: RewardModel, rollout: Annotated[Rollout, Parts("group", "text"
     prompts, texts = rollout.columns.data.column("prompt").to_pylist(), rollout.text.data.to_pylist()
     chats = pa.array(list(map(encode, prompts, texts)), pa.list_(pa.int32()))
     none = torch.zeros(len(texts), 0, dtype=torch.int64)
-    rows = Texts(chats, none, torch.zeros(len(texts), dtype=torch.int64))
+    rows = ResponseRows(chats, none, torch.zeros(len(texts), dtype=torch.int64))
     scores = model.handle.token_stats(rows, ("score",)).score
     assert scores is not None, "a classifier returns scores"
     return Scores(scores, measures_of(scores, rollout.group.data))
+
+
+@node(
+    kind="score",
+    stat="values",
+    metrics=(
+        Metric("reward", headline=True, about="mean over responses of the sum of their tokens' rewards"),
+        Metric("steps", about="mean number of a response's tokens that have a reward"),
+    ),
+)
+def process_rewards(model: ProcessRewardModel, rollout: Annotated[Responses, READ], *, step: str = "") -> Rewards:
+    """Return the reward of each response token by a process reward model: its output after the token, [B, T].
+
+    With `step`, such as a blank line, only tokens with which a step ends have a reward: those that complete this text,
+    and the last one. All others have 0. The model reads the tokens of the policy, so both have one tokenizer.
+
+    Source: Lightman et al. 2023 (Let's Verify Step by Step), arXiv 2305.20050, section 2.6: a score after each step.
+    """
+    import torch
+
+    tokens, lengths = rollout.tokens.data, rollout.lengths.data
+    # The statistic is the output before each token, so that before one more token is the output after the last.
+    longer = ResponseRows(rollout.context.data, torch.nn.functional.pad(tokens, (0, 1)), lengths + 1)
+    after = model.handle.token_stats(longer, ("values",)).values
+    assert after is not None, "a classifier of tokens returns values"
+    rewarded = torch.arange(tokens.shape[1])[None] < lengths[:, None]
+    if step:
+        ends = [
+            step_ends(row[:length], model.handle.tokenizer, step)
+            for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)
+        ]
+        rewarded = torch.tensor([[*row, *[False] * (tokens.shape[1] - len(row))] for row in ends], dtype=torch.bool)
+    rewards, count = torch.where(rewarded, after[:, 1:], 0.0), len(lengths)
+    return Rewards(
+        rewards, [Measure("reward", float(rewards.sum()), count), Measure("steps", float(rewarded.sum()), count)]
+    )
 
 
 @node(
@@ -92,6 +128,16 @@ def judged(
     return Scores(
         scores, [*measures_of(scores, rollout.group.data), Measure("unread", len(missing), max(1, len(verdicts)))]
     )
+
+
+def step_ends(tokens: Sequence[int], tokenizer: Tokenizer, step: str) -> list[bool]:
+    """Return for each token of a response whether a step ends with it: it completes the text `step`, or is the last."""
+    ends, text = list[bool](), ""
+    for token in tokens:
+        text += tokenizer.decode([token])
+        ends.append(step in text)
+        text = text[text.rindex(step) + len(step) :] if step in text else text[-len(step) :]
+    return [*ends[:-1], True] if ends else []
 
 
 def filled(question: str, values: Mapping[str, object]) -> str:

@@ -144,16 +144,29 @@ def rule_for(data_source: str) -> str:
     raise RuleError.no_source(data_source, DATA_SOURCES)
 
 
-def refuse_missing_truths(by: str, table: Any, name: str) -> None:
-    """Raise RuleError for the first row of a table without a ground truth that its shipped rule can use.
+def is_for_a_model(row: Mapping[str, Any]) -> bool:
+    """Return whether a row's data say that a model scores it: verl's `reward_model.style` is "model".
 
-    That is one without a ground truth whose rule needs one, and one whose ground truth has no tests that a rule for
-    programs can read. `by` is a rule's name, or "data" for the rule of each row's `data_source`; `name` is the data
-    set's name, for the error. If no row has a ground truth, nothing is checked here. Rows of your own rules are checked
-    when they are scored.
+    >>> is_for_a_model({"reward_model": {"style": "model", "ground_truth": ""}}), is_for_a_model({"prompt": []})
+    (True, False)
+    """
+    verl = row.get("reward_model")
+    return isinstance(verl, dict) and verl.get("style") == "model"
+
+
+def refuse_unscorable(by: str, table: Any, name: str) -> None:
+    """Raise RuleError for the first row of a table that its shipped rule cannot score.
+
+    Its ground truth is missing, or has no tests that a rule for programs can read; or, with "data", its
+    `reward_model.style` is "model". `by` is a rule's name, or "data" for the rule of each row's `data_source`; `name`
+    is the data set's name, for the error. If no row has a ground truth, none is required here. Rows of your own rules
+    are checked when they are scored.
     """
     columns = [column for column in ("ground_truth", "reward_model", "data_source") if column in table.column_names]
     rows = [columns_of(row) for row in table.select(columns).to_pylist()]
+    for index, row in enumerate(rows if by == "data" else ()):
+        if is_for_a_model(row):
+            raise RuleError.for_a_model(f"row {index} (from 0) of {name}")
     if not any("ground_truth" in row for row in rows):
         return
     for index, row in enumerate(rows):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import time
 from collections.abc import Mapping
 from typing import cast
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 from flowgraph.errors import RuleError
+from nodes.scoring.http_post import AnswerTooLongError, NoServerError, post_json, split_url
 from nodes.scoring.program_child import PRELUDE, RECURSION
 from nodes.scoring.programs import Outcome, ProgramLimits
 
@@ -59,8 +59,11 @@ class SandboxFusion:
         why = ""
         for attempt in range(TRIES):
             time.sleep(attempt * WAIT_S)
+            limit_s, sent = COMPILE_S + limits.wall_s + GRACE_S, json.dumps(request).encode()
             try:
-                status, body = self._post(json.dumps(request).encode(), COMPILE_S + limits.wall_s + GRACE_S)
+                status, body = post_json(self._parts, sent, limit_s=limit_s, answer_bytes=ANSWER_BYTES)
+            except (NoServerError, AnswerTooLongError) as error:
+                raise self._down(str(error)) from None
             except (OSError, http.client.HTTPException) as error:
                 raise self._down(f"{type(error).__name__}: {error}") from None
             why = f"status {status}"
@@ -76,21 +79,6 @@ class SandboxFusion:
                 return cast("dict[str, object]", answer)
             raise self._down("its answer is not an object")
         raise self._down(why)
-
-    def _post(self, body: bytes, limit_s: float) -> tuple[int, bytes]:
-        parts = self._parts
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=limit_s)
-        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        try:
-            connection.request("POST", path, body, {"Content-Type": "application/json", "Accept": "application/json"})
-            response = connection.getresponse()
-            read = response.read(ANSWER_BYTES + 1)
-        finally:
-            connection.close()
-        if len(read) > ANSWER_BYTES:
-            raise self._down(f"its answer is over {ANSWER_BYTES >> 20} MiB")
-        return response.status, read
 
     def _down(self, why: str) -> RuleError:
         return RuleError.sandbox_down(self.url, " ".join(why.split())[:WHY_CHARACTERS])
@@ -125,16 +113,9 @@ def read_url(url: str) -> SplitResult:
     '/run_code'
     """
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        parts = split_url(url)
     except ValueError as error:
         raise RuleError.bad_sandbox(url, str(error)) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise RuleError.bad_sandbox(url, "it begins with http:// or https:// and names a host")
-    if parts.username or parts.password:
-        raise RuleError.bad_sandbox(url, "it holds a name or a password, which would be recorded with the run")
-    if re.search(r"[\x00-\x20\x7f]", url) or port == 0:
-        raise RuleError.bad_sandbox(url, "it holds a space or a control character, or the port 0")
     return parts if parts.path.strip("/") else parts._replace(path=PATH)
 
 

@@ -51,6 +51,7 @@ from tests.unit.flowgraph.flows import test_flow_files
 
 Golden = Callable[[str, str], None]
 MADE_BY = "made_by"
+CHAT_URL = "http://localhost:8000/v1/chat/completions"
 ROOT = Path(__file__).parents[2]
 NO_PARQUET = "Parquet magic bytes not found in footer. Either the file is corrupted or this is not a parquet file."
 
@@ -198,6 +199,11 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "RuleError.no_sandbox": lambda: RuleError.no_sandbox("the kernel of darwin has no Landlock"),
     "RuleError.sandbox_down": lambda: RuleError.sandbox_down("http://localhost:8080/run_code", "status 503"),
     "RuleError.bad_sandbox": lambda: RuleError.bad_sandbox("localhost:8080", "it begins with http:// or https://"),
+    "RuleError.for_a_model": lambda: RuleError.for_a_model("row 3 (from 0) of hh.parquet"),
+    "RuleError.no_server": lambda: RuleError.no_server(CHAT_URL, "ConnectionRefusedError: [Errno 111]"),
+    "RuleError.server_refused": lambda: RuleError.server_refused(CHAT_URL, 401, "status 401: invalid API key"),
+    "RuleError.no_key": lambda: RuleError.no_key("JUDGE_API_KEY"),
+    "RuleError.unscored": lambda: RuleError.unscored(CHAT_URL, "its answer is not JSON", notes=[AS_SCORED]),
     "RuleError.unknown_allowance": lambda: RuleError.unknown_allowance("netwrok", ["network", "state"]),
     "RunFolderError.exists": lambda: RunFolderError.exists("runs/first", "runs/first-2"),
     "RunFolderError.bad_name": lambda: RunFolderError.bad_name("my run!"),

@@ -28,13 +28,7 @@ from flowgraph.passes import named
 from flowgraph.passes.verify import verified
 from nodes.data.prompt_lengths import Encode, refuse_oversized
 from nodes.mismatch import watch_engines
-from nodes.scoring.rules import (
-    reference_of,
-    refuse_missing,
-    refuse_missing_truths,
-    refuse_unknown_sources,
-    resolve,
-)
+from nodes.scoring.rules import reference_of, refuse_missing, refuse_unknown_sources, refuse_unscorable, resolve
 from nodes.values import Prompts
 
 if TYPE_CHECKING:
@@ -140,8 +134,8 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     """Raise FlowTypeError for a flow that updates or returns no model, or takes a parameter that a run cannot provide.
 
     Raises BatchError if the sizes of a step do not go together, and the errors of a scoring rule that does not exist or
-    whose rows lack ground truths, and of a data source without a rule. Sizes and rows are checked only if the problem
-    was prepared with a data set.
+    whose rows lack ground truths or are for a model, and of a data source without a rule. Sizes and rows are checked
+    only if the problem was prepared with a data set.
     """
     inputs = prepared.inputs
     if inputs is not None:
@@ -163,8 +157,8 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     for rule in rules:
         if inputs is not None and isinstance(rule, str):
             for name, rows in inputs.data.train_sets():
+                refuse_unscorable(rule, rows, name)
                 refuse_unknown_sources(rule, rows, name)
-                refuse_missing_truths(rule, rows, name)
     if inputs is not None:
         refuse_long_rows(inputs)
 

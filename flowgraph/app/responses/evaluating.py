@@ -20,7 +20,7 @@ from flowgraph.passes import named
 from nodes.evaluation import respond_and_score
 from nodes.evaluation.estimates import INTERVAL, Marks, reported
 from nodes.scoring.graders import Graders
-from nodes.scoring.rules import refuse_missing, refuse_missing_truths, resolve, rule_for
+from nodes.scoring.rules import is_for_a_model, refuse_missing, refuse_unscorable, resolve, rule_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,8 +135,8 @@ def _evaluate_model(request: Request, say: Say, progress: Progress) -> EvalResul
     model = model_under_test(request, "eval")
     prompts = select_prompts(request, model, say)
     rule = request.sampling.by or model.by or "data"
+    refuse_unscorable(rule, prompts.table, prompts.name)
     _refuse_unknown_rule(rule, prompts.table)
-    refuse_missing_truths(rule, prompts.table, prompts.name)
     if request.sampling.temperature is None:
         request = request.changed(temperature=float(request.sampling.n > 1))
     run = prepare_sampling(respond_and_score, request, model, prompts, {"by": rule}, say)
@@ -201,6 +201,8 @@ def score_table(rule: str, table: pa.Table, settings: Any) -> tuple[Any, Mapping
     rows, places = rule_rows(table), defaultdict[str, list[int]](list)
     _refuse_unknown_rule(rule, table)
     for place, row in enumerate(rows):
+        if rule == "data" and is_for_a_model(row):
+            raise RuleError.for_a_model(f"row {place} (from 0)")
         places[rule if rule != "data" else rule_for(str(row.get("data_source", "")))].append(place)
     scores, failures = np.zeros(len(rows), np.float32), Counter[str]()
     arguments = {} if settings.format_score is None else {"format_score": settings.format_score}

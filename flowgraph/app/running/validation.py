@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flowgraph.app.planning.flow_inputs import FlowInputs, model_params
 from flowgraph.app.request import Request
 from flowgraph.app.running.check_metrics import held_out_metrics, metric_names, source_names
-from flowgraph.errors import DataError, UsageError, nearest
+from flowgraph.errors import DataError, RuleError, UsageError, nearest
 from flowgraph.language.graph import Graph, Node, rewrite
 from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
@@ -20,7 +20,8 @@ from flowgraph.runtime.driver import HeldOutCheck
 from nodes.data.source import FixedPrompts
 from nodes.data.suggestions import suggested
 from nodes.evaluation import evaluate
-from nodes.scoring.rules import refuse_missing_truths, refuse_unknown_sources
+from nodes.scoring.remote import SERVED
+from nodes.scoring.rules import is_for_a_model, refuse_unknown_sources, refuse_unscorable
 from nodes.values import Policy
 
 if TYPE_CHECKING:
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
     """Return the check of held-out prompts: responses of the first trained policy, scored by the flow's rule.
 
-    Return None without held-out prompts, if checks are disabled, or no policy is trained. Raises UsageError if the run
-    keeps the best checkpoint by a metric that the check does not have, DataError if two metrics would have one name,
-    RuleError for held-out rows without a rule or a ground truth.
+    A flow without a rule that scores by the server of a model uses that for the check too. Returns None without
+    held-out prompts, if checks are disabled, or no policy is trained. Raises UsageError if the run keeps the best
+    checkpoint by a metric that the check does not have, DataError if two metrics would have one name, RuleError for
+    held-out rows that cannot be scored.
     """
     flow, held_out, training = inputs.graph, inputs.data.held_out, request.training
     trained = {node.root for node in flow.nodes}
@@ -49,9 +51,6 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     sampler, scorer = (getattr(nodes.get(name, refill), "settings", None) for name in ("generate", "score"))
     longest = suggested(inputs.data.data_source).get("generate.max_tokens", 256)
     rule = getattr(scorer, "by", "data")
-    if isinstance(rule, str):
-        refuse_unknown_sources(rule, held_out, f"the held-out rows of {inputs.data.name}")
-        refuse_missing_truths(rule, held_out, f"the held-out rows of {inputs.data.name}")
     rows = check_rows(held_out, training.eval_rows)
     settings = {
         "n": training.eval_n,
@@ -64,7 +63,21 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     def at_the_flows_line(node: Node) -> Node:
         return replace(node, at=nodes[node.op.name].at if node.op.name in nodes else flow.at)
 
-    graph = rewrite(compile_graph(evaluate.graph(settings)), at_the_flows_line)
+    served = next((nodes[name] for name in SERVED if name in nodes), None) if scorer is None else None
+    if served is None and settings["by"] == "data":
+        table, hint = held_out.select([*({"reward_model"} & {*held_out.column_names})]), "--eval-every 0"
+        for index in rows if table.num_columns else ():
+            if is_for_a_model(table.slice(index, 1).to_pylist()[0]):
+                hint = f"{hint}, or score with remote_reward or remote_judge, which a check can use too"
+                raise RuleError.for_a_model(f"held-out row {index} (from 0) of {inputs.data.name}", hint)
+    if served is None and isinstance(rule, str):
+        refuse_unscorable(rule, held_out, f"the held-out rows of {inputs.data.name}")
+        refuse_unknown_sources(rule, held_out, f"the held-out rows of {inputs.data.name}")
+
+    def by_the_server(node: Node) -> Node:
+        return replace(node, op=served.op, settings=served.settings) if served and node.op.name == "score" else node
+
+    graph = rewrite(compile_graph(rewrite(evaluate.graph(settings), by_the_server)), at_the_flows_line)
     graph = replace(graph, at=flow.at)
     sources = {name for name in source_names(held_out.take(list(rows))) if name is not None}
     _refuse_metrics(graph, sources, inputs.data.name, request)

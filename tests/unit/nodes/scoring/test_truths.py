@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from flowgraph.errors import RuleError
+from nodes import Policy, generate, score
+from nodes.data.source import prompts_at
 from nodes.scoring.graders import Graders
-from nodes.scoring.rules import refuse_missing_truths, refuse_unknown_sources, resolve
+from nodes.scoring.rules import refuse_unknown_sources, refuse_unscorable, resolve
 
 
 def table(*truths: object, source: str = "digits") -> pa.Table:
@@ -21,17 +25,17 @@ def table(*truths: object, source: str = "digits") -> pa.Table:
 @pytest.mark.parametrize(("truth", "shown"), [(None, "None"), ("", "'' (str)"), ("None", "'None' (str)")])
 def test_a_truth_that_is_none_is_refused_with_its_row(truth: object, shown: str) -> None:
     with pytest.raises(RuleError) as caught:
-        refuse_missing_truths("data", table("1", truth), "rows")
+        refuse_unscorable("data", table("1", truth), "rows")
     what = f"rule `partial` compares with `ground_truth`, which is {shown} in row 1 (from 0) of rows"
     assert str(caught.value).splitlines()[0] == what
 
 
 def test_what_compares_with_no_truth_needs_none() -> None:
-    refuse_missing_truths("reasoning_gym", table(None), "rows")
-    refuse_missing_truths("mine.py:rule", table(None), "rows")
-    refuse_missing_truths("data", table(None, source="unknown"), "rows")
-    refuse_missing_truths("exact", pa.table({"prompt": ["a"]}), "rows")
-    refuse_missing_truths("data", table("1", "0", "none of these"), "rows")
+    refuse_unscorable("reasoning_gym", table(None), "rows")
+    refuse_unscorable("mine.py:rule", table(None), "rows")
+    refuse_unscorable("data", table(None, source="unknown"), "rows")
+    refuse_unscorable("exact", pa.table({"prompt": ["a"]}), "rows")
+    refuse_unscorable("data", table("1", "0", "none of these"), "rows")
 
 
 def test_a_source_without_a_rule_is_refused_with_its_row() -> None:
@@ -57,9 +61,9 @@ def test_a_source_without_a_rule_is_refused_with_its_row() -> None:
 )
 def test_tests_that_no_program_can_be_graded_by_are_refused_with_their_row(truth: str, why: str) -> None:
     right = '{"inputs": ["1"], "outputs": ["1"]}'
-    refuse_missing_truths("data", table(right, source="apps"), "rows")
+    refuse_unscorable("data", table(right, source="apps"), "rows")
     with pytest.raises(RuleError, match=why) as caught:
-        refuse_missing_truths("data", table(right, truth, source="apps"), "rows")
+        refuse_unscorable("data", table(right, truth, source="apps"), "rows")
     assert str(caught.value).startswith("row 1 (from 0) of rows: rule `prime_code`: ")
 
 
@@ -84,3 +88,32 @@ def test_a_rule_of_ones_own_is_given_an_empty_truth_but_never_null_unless_it_has
         assert graders.grade(knows, [{"response": "", "ground_truth": None}]).scores == (1.0,)
         with pytest.raises(RuleError, match=r"compares with `ground_truth`, which is None in row 0"):
             graders.grade(same, [{"response": "None", "ground_truth": None}])
+
+
+def of_styles(*styles: str) -> pa.Table:
+    """Make rows of these styles, which all have a truth."""
+    return pa.table(
+        {
+            "data_source": ["digits"] * len(styles),
+            "reward_model": [{"style": style, "ground_truth": "1"} for style in styles],
+        }
+    )
+
+
+def test_a_row_for_a_model_is_refused_where_its_source_chooses_a_rule() -> None:
+    with pytest.raises(RuleError) as caught:
+        refuse_unscorable("data", of_styles("rule", "model", "model"), "rows")
+    what = 'row 1 (from 0) of rows has reward_model.style "model", so no rule scores it by its data_source'
+    assert str(caught.value).splitlines()[0] == what
+    refuse_unscorable("exact", of_styles("model"), "rows")
+    refuse_unscorable("data", of_styles("rule"), "rows")
+    refuse_unscorable("data", pa.table({"prompt": ["a"], "reward_model": pa.nulls(1)}), "rows")
+
+
+def test_a_row_for_a_model_is_refused_when_it_is_scored(tiny: Callable[..., Any], digit_rows: Any) -> None:
+    rows = digit_rows.to_pylist()[:2]
+    rows[1]["reward_model"]["style"] = "model"
+    rollout = generate(Policy(tiny()), prompts_at(pa.Table.from_pylist(rows), [0, 1]), n=2, max_tokens=2)
+    with pytest.raises(RuleError, match=r'prompt 1, sample 0 has reward_model\.style "model"'):
+        score(rollout)
+    assert len(score(rollout, by="partial").data) == 4

@@ -1,0 +1,113 @@
+"""Post JSON to a server, with limits on the bytes of its answer and on the seconds of each request."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, urlsplit
+
+JSON_HEADERS: Mapping[str, str] = {"Content-Type": "application/json", "Accept": "application/json"}
+
+
+class NoServerError(OSError):
+    """A server to which no connection could be made."""
+
+
+class AnswerTooLongError(http.client.HTTPException):
+    """An answer of more bytes than are read."""
+
+
+def split_url(url: str) -> SplitResult:
+    """Return the parts of a server's URL. Raises ValueError with the reason for a text that is not one.
+
+    >>> split_url("http://localhost:8000/v1").path
+    '/v1'
+    """
+    parts = urlsplit(url)
+    port = parts.port
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it begins with http:// or https:// and names a host")
+    if parts.username or parts.password:
+        raise ValueError("it holds a name or a password, which would be recorded with the run")
+    if re.search(r"[^\x21-\x7e]", url) or port == 0:
+        raise ValueError("it holds a space, a control character or a letter beyond ASCII, or the port 0")
+    return parts
+
+
+@dataclass(eq=False)
+class OpenRequests:
+    """The requests that threads have under way, so that another thread can end those that take too long.
+
+    A server that sends a byte now and then never reaches the time limit of a socket.
+    """
+
+    _ends_s: dict[http.client.HTTPConnection, float] = field(default_factory=dict[http.client.HTTPConnection, float])
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, connection: http.client.HTTPConnection, limit_s: float) -> None:
+        """Note a request that may take `limit_s` seconds from now."""
+        with self._lock:
+            self._ends_s[connection] = time.monotonic() + limit_s
+
+    def remove(self, connection: http.client.HTTPConnection) -> bool:
+        """Forget a request, and return whether it was still within its limit."""
+        with self._lock:
+            return self._ends_s.pop(connection, None) is not None
+
+    def end(self, *, overdue: bool = True) -> None:
+        """End the requests that are over their limit, or with `overdue` False all of them."""
+        now_s = time.monotonic()
+        with self._lock:
+            over = [connection for connection, end_s in self._ends_s.items() if not overdue or end_s < now_s]
+            for connection in over:
+                del self._ends_s[connection]
+                with suppress(OSError):
+                    if connection.sock is not None:
+                        connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def post_json(
+    parts: SplitResult,
+    body: bytes,
+    *,
+    limit_s: float,
+    answer_bytes: int,
+    headers: Mapping[str, str] = JSON_HEADERS,
+    under_way: OpenRequests | None = None,
+) -> tuple[int, bytes]:
+    """Post JSON to a URL, and return the status and the body of the answer; redirections are not followed.
+
+    Each wait for the server takes at most `limit_s` seconds; the sum of them too, if another thread calls `end` of
+    `under_way`. Raises NoServerError without a connection, AnswerTooLongError for an answer of more than
+    `answer_bytes`, TimeoutError, and OSError or HTTPException for an answer that is cut off or not HTTP.
+    """
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=limit_s)
+    under_way = under_way or OpenRequests()
+    under_way.add(connection, limit_s)
+    try:
+        try:
+            connection.connect()
+        except OSError as error:
+            raise NoServerError(f"{type(error).__name__}: {error}") from error
+        connection.request("POST", f"{parts.path}?{parts.query}" if parts.query else parts.path, body, dict(headers))
+        response = connection.getresponse()
+        read = response.read(answer_bytes + 1)
+    except (OSError, http.client.HTTPException) as error:
+        if not under_way.remove(connection):
+            raise TimeoutError("timed out") from error
+        raise
+    finally:
+        in_time = under_way.remove(connection)
+        connection.close()
+    if not in_time:
+        raise TimeoutError("timed out")
+    if len(read) > answer_bytes:
+        raise AnswerTooLongError(f"its answer is over {answer_bytes >> 20} MiB")
+    return response.status, read

@@ -1,0 +1,202 @@
+"""A client of a server that scores responses by a model: requests in parallel, with limits, retries and checks."""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import json
+import os
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import SplitResult
+
+from flowgraph.errors import RuleError
+from nodes.scoring.grader_messages import LARGEST_SCORE, notes_of
+from nodes.scoring.http_post import JSON_HEADERS, AnswerTooLongError, NoServerError, OpenRequests, post_json
+from nodes.scoring.rule_forms import finite
+
+TRIES = 5
+WAIT_S = 1.0  # before the second try; each further wait is twice as long
+LOOK_S = 0.2
+SHARE_OF_LIMIT, MIN_LIMITS = 4, 12  # as for rules
+ANSWER_BYTES = 8 << 20
+WHY_CHARACTERS = 200
+TOO_MANY = 429
+OF_ONE_ROW = (400, 413, 422)  # a text that is too long for the model, for example
+
+Body = Mapping[str, object]
+OnError = float | Literal["fail"]
+
+
+class NoScoreError(ValueError):
+    """An answer that holds no score; the text says why."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The score of a response, and the text that a judge wrote, if any."""
+
+    score: float
+    verdict: str = ""
+
+
+@dataclass(eq=False, kw_only=True)
+class ModelServer:
+    """Scores responses at a URL, with up to `workers` requests at a time, each within `limit_s` seconds.
+
+    A call may take `call_limit_s` seconds: by default `limit_s` / 4 per response of a worker, and at least 12 times
+    `limit_s`. `key` is sent as a bearer token, and removed from what the server answers.
+    """
+
+    parts: SplitResult
+    workers: int
+    limit_s: float
+    call_limit_s: float | None = None
+    key: str = ""
+    _under_way: OpenRequests = field(default_factory=OpenRequests)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def url(self) -> str:
+        """Return the URL without its query, for errors."""
+        return self.parts._replace(query="", fragment="").geturl()
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Return the headers of each request."""
+        return {**JSON_HEADERS, "Authorization": f"Bearer {self.key}"} if self.key else JSON_HEADERS
+
+    def score(
+        self,
+        bodies: Sequence[Body],
+        read: Callable[[object], Scored],
+        rows: Sequence[Mapping[str, object]],
+        on_error: OnError,
+    ) -> list[Scored | None]:
+        """Post each body and return what `read` makes of its answer, in order; None for one without a score.
+
+        `read` raises NoScoreError for an answer without one. `rows` are named in errors. Raises RuleError without a
+        server, if the server refuses the key, the path or the model, and if `on_error` is "fail" for the first response
+        without a score.
+        """
+        results = dict[int, Scored | None]()
+        ended = queue.SimpleQueue[tuple[int, Future[Scored | NoScoreError]]]()
+        limit_s = self.call_limit_s or self.limit_s * max(MIN_LIMITS, len(bodies) / self.workers / SHARE_OF_LIMIT)
+        end_s = time.monotonic() + limit_s
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="model-server")
+        try:
+            for index, body in enumerate(bodies):
+                future = pool.submit(self._ask, json.dumps(body).encode(), read)
+                future.add_done_callback(functools.partial(lambda place, result: ended.put((place, result)), index))
+            while len(results) < len(bodies):
+                self._under_way.end()
+                with suppress(queue.Empty):
+                    index, future = ended.get(timeout=LOOK_S)
+                    result = future.result()
+                    if isinstance(result, NoScoreError) and on_error == "fail":
+                        notes = notes_of(rows[index], index, b"")
+                        raise RuleError.unscored(self.url, self._told(str(result)), notes=notes)
+                    results[index] = result if isinstance(result, Scored) else None
+                if time.monotonic() > end_s:
+                    missing = next(index for index in range(len(bodies) + 1) if index not in results)
+                    if missing < len(bodies) and on_error == "fail":
+                        notes = notes_of(rows[missing], missing, b"")
+                        raise RuleError.overtime(self.url, limit_s, len(results), len(bodies), notes=notes)
+                    results = {index: results.get(index) for index in range(len(bodies))}
+        finally:
+            self._stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            self._under_way.end(overdue=False)
+        return [results[index] for index in range(len(bodies))]
+
+    def _ask(self, body: bytes, read: Callable[[object], Scored]) -> Scored | NoScoreError:
+        """Return the score of one response, or why there is none. Raises RuleError if no response can get one."""
+        why = ""
+        for attempt in range(TRIES):
+            if self._stopped.wait(WAIT_S * 2 ** (attempt - 1) if attempt else 0.0):
+                break
+            try:
+                status, answer = post_json(
+                    self.parts,
+                    body,
+                    limit_s=self.limit_s,
+                    answer_bytes=ANSWER_BYTES,
+                    headers=self.headers,
+                    under_way=self._under_way,
+                )
+            except NoServerError as error:
+                if attempt == TRIES - 1:
+                    raise RuleError.no_server(self.url, self._told(str(error))) from None
+                continue
+            except TimeoutError:
+                return NoScoreError(f"no answer within {self.limit_s:g} s")
+            except AnswerTooLongError as error:
+                return NoScoreError(str(error))
+            except (OSError, http.client.HTTPException) as error:
+                why = f"{type(error).__name__}: {error}"
+                continue
+            if status == http.HTTPStatus.OK:
+                try:
+                    return read(json.loads(answer))
+                except (ValueError, RecursionError) as error:
+                    return error if isinstance(error, NoScoreError) else NoScoreError("its answer is not JSON")
+            why = f"status {status}: {answer[: 2 * WHY_CHARACTERS].decode(errors='replace')}"
+            if status in OF_ONE_ROW:
+                break
+            if status != TOO_MANY and status < http.HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise RuleError.server_refused(self.url, status, self._told(why))
+        return NoScoreError(why)
+
+    def _told(self, why: str) -> str:
+        """Return a server's words as one short line without the key."""
+        words = " ".join((why.replace(self.key, "***") if self.key else why).split())
+        return "".join(letter if letter.isprintable() else "?" for letter in words)[:WHY_CHARACTERS]
+
+
+def key_in(variable: str) -> str:
+    """Return the key in an environment variable; "" if `variable` is "". Raises RuleError if it holds none."""
+    key = os.environ.get(variable, "") if variable else ""
+    if variable and not re.fullmatch(r"[\x21-\x7e]+", key):
+        raise RuleError.no_key(variable)
+    return key
+
+
+def number_in(values: object) -> float:
+    """Return the only number of a list, as a reward model with one label gives it. Raises NoScoreError.
+
+    >>> number_in([0.5])
+    0.5
+    """
+    if not isinstance(values, list):
+        raise NoScoreError("its answer has no list of numbers")
+    if len(values) != 1:
+        raise NoScoreError(f"{len(values)} numbers for a response; a reward model has one label")
+    number = None if isinstance(values[0], bool) else finite(values[0])
+    if number is None or abs(number) > LARGEST_SCORE:
+        raise NoScoreError(f"{json.dumps(values[0])[:WHY_CHARACTERS]} is not a finite number")
+    return number
+
+
+def only_item(answer: object, name: str) -> Mapping[str, object]:
+    """Return the only entry of the list `name` of an answer, or of the answer itself if `name` is "".
+
+    Raises NoScoreError if there is not exactly one, or if it is not an object.
+    """
+    if name and not isinstance(answer, dict):
+        raise NoScoreError("its answer is not an object")
+    items: object = answer.get(name) if name and isinstance(answer, dict) else answer
+    if not isinstance(items, list):
+        raise NoScoreError(f"its answer has no list{f' `{name}`' if name else ''}")
+    if len(items) != 1:
+        raise NoScoreError(f"its answer has {len(items)} results for one response")
+    item: object = items[0]
+    if not isinstance(item, dict):
+        raise NoScoreError("a result in its answer is not an object")
+    return item

@@ -1,0 +1,380 @@
+"""Scoring by the server of a model, against a double that speaks the APIs of OpenAI, vLLM and SGLang."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+from flowgraph.errors import FlowError, RuleError, SettingError
+from flowgraph.language.values import Group, Sample
+from nodes import Columns, Finished, Rollout, Text, remote_judge, remote_reward
+from nodes.scoring.model_server import NoScoreError, number_in
+from nodes.scoring.remote import chat_endpoint
+from nodes.scoring.text_templates import texts_of
+from tests.model_server import Double, Reply, ok, verdict
+
+QUESTIONS, ANSWERS = ("3 + 4?", "2 + 2?"), ("7", "8", "four", "4")
+
+
+@pytest.fixture
+def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
+    monkeypatch.setattr("nodes.scoring.model_server.WAIT_S", 0.01)
+    with Double() as server:
+        yield server
+
+
+@pytest.fixture
+def rollout() -> Rollout:
+    """Return two responses to each of two prompts, with the parts that a scoring node reads."""
+    rows = [
+        {
+            "data_source": "sums",
+            "prompt": [{"role": "system", "content": "Add."}, {"role": "user", "content": QUESTIONS[index // 2]}],
+            "reward_model": {"style": "model" if index < 2 else "rule", "ground_truth": str(index)},
+        }
+        for index in range(4)
+    ]
+    parts = {
+        "group": Group(torch.tensor([5, 5, 2, 2])),
+        "sample": Sample(torch.tensor([0, 1, 0, 1])),
+        "finished": Finished(torch.ones(4, dtype=torch.bool)),
+        "text": Text(pa.array(ANSWERS)),
+        "columns": Columns(pa.Table.from_pylist(rows)),
+    }
+    return Rollout.of(parts)
+
+
+def told(scores: Any) -> dict[str, tuple[float, float]]:
+    return {measure.name: (measure.total, measure.count) for measure in scores.measures}
+
+
+def test_a_judge_is_asked_about_each_response_and_its_last_score_counts(double: Double, rollout: Rollout) -> None:
+    grades = {"7": "[[3]], no: [[ 10 ]]", "8": "Score: **2.5** of 10", "four": "**Score**: 7/10", "4": "[[0]]"}
+    double.reply = lambda body: verdict(grades[body["messages"][0]["content"].split("|")[1]])
+    template = "{{ prompt }}|{{ response }}|{{ ground_truth }}|{{ messages[0].content }}"
+    scores = remote_judge(rollout, url=double.url, model="grader", template=template, max_tokens=9)
+    assert scores.data.tolist() == pytest.approx([1.0, 0.25, 0.7, 0.0])
+    assert told(scores) | {"reward": 0} == {
+        "reward": 0, "full_marks": (1.0, 4), "best": (pytest.approx(1.7), 2), "solved": (1.0, 2), "unscored": (0, 4)
+    }  # fmt: skip
+    assert [json.loads(extra)["verdict"] for extra in scores.extras or ()] == list(grades.values())
+    texts = {body["messages"][0]["content"] for _, body, _ in double.asked}
+    assert texts == {f"{QUESTIONS[i // 2]}|{ANSWERS[i]}|{i}|Add." for i in range(4)}
+    path, body, key = double.asked[0]
+    assert (path, key, body["model"], body["temperature"], body["max_tokens"]) == (
+        "/v1/chat/completions", "", "grader", 0.0, 9
+    )  # fmt: skip
+
+
+def test_scale_and_pattern_are_the_users(double: Double, rollout: Rollout) -> None:
+    double.reply = lambda body: verdict("grade=-1 grade=3")
+    scores = remote_judge(rollout, url=double.url, model="g", pattern=r"grade=(-?\d)", scale=(-5.0, 5.0))
+    assert scores.data.tolist() == pytest.approx([0.8] * 4)
+
+
+NO_MATCH = "no match of the pattern in the verdict"
+BAD_VERDICTS: dict[str, tuple[Reply, str]] = {
+    "not JSON": ((200, b"<html>"), "its answer is not JSON"),
+    "not UTF-8": ((200, b"\xff\xfe\xff"), "its answer is not JSON"),
+    "nested deep": ((200, b"[" * 200_000), "its answer is not JSON"),
+    "a number of a million digits": ((200, b"1" * 1_000_000), "its answer is not JSON"),
+    "a list": (ok([]), "its answer is not an object"),
+    "no choices": (ok({"choices": None}), "its answer has no list `choices`"),
+    "empty choices": (ok({"choices": []}), "its answer has 0 results for one response"),
+    "two choices": (ok({"choices": [{}, {}]}), "its answer has 2 results for one response"),
+    "a choice that is a text": (ok({"choices": ["[[7]]"]}), "a result in its answer is not an object"),
+    "no message": (ok({"choices": [{}]}), "its answer has no text"),
+    "null": (verdict(None), "its answer has no text"),
+    "parts": (verdict([{"type": "text", "text": "[[7]]"}]), "its answer has no text"),
+    "no score": (verdict("I cannot say."), f"{NO_MATCH}: 'I cannot say.'"),
+    "cut off": (
+        verdict("Well,", finish_reason="length"),
+        "no match of the pattern in the verdict, as it was cut at max_tokens: 'Well,'",
+    ),
+    "too high": (verdict("[[11]]"), "the verdict's score 11 is not from 0 to 10"),
+    "too low": (verdict("[[-1]]"), "the verdict's score -1 is not from 0 to 10"),
+    "not a number": (verdict("[[nan]]"), "no match of the pattern"),
+    "too long": ((200, b" " * (9 << 20)), "its answer is over 8 MiB"),
+    "too long a text": ((400, b'{"message": "maximum\\ncontext"}'), 'status 400: {"message": "maximum\\ncontext"}'),
+    "busy": ((429, b""), "status 429:"),
+    "broken": ((500, b"\x1b[31moops\x00"), "status 500: ?[31moops?"),
+    "nothing": ((0, b""), "RemoteDisconnected"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_VERDICTS)
+def test_a_bad_answer_is_an_error_or_scores_what_is_set_and_is_counted(
+    double: Double, rollout: Rollout, name: str
+) -> None:
+    reply, why = BAD_VERDICTS[name]
+    bad = "four"
+    template = "{{ response }}"
+    double.reply = lambda body: reply if body["messages"][0]["content"] == bad else verdict("[[5]]")
+    scores = remote_judge(rollout, url=double.url, model="g", template=template, on_error=-1.0)
+    assert scores.data.tolist() == [0.5, 0.5, -1.0, 0.5]
+    assert told(scores)["unscored"] == (1, 4)
+    with pytest.raises(RuleError) as caught:
+        remote_judge(rollout, url=double.url, model="g", template=template)
+    what, row, hint = str(caught.value).splitlines()
+    assert what.startswith(f"the server at {double.url}/v1/chat/completions gave no score: {why}")
+    assert row == "    prompt 2, sample 0, response 'four'"
+    assert hint == "  hint: on_error=0.0 scores such a response 0.0 and counts it"
+
+
+def test_a_number_that_a_pattern_of_your_own_finds_must_be_one(double: Double, rollout: Rollout) -> None:
+    for text, why in {
+        "x": "the verdict's score 'x' is not a number",
+        "nan": "the verdict's score nan is not from",
+    }.items():
+        double.reply = lambda body, text=text: verdict(text)
+        with pytest.raises(RuleError, match=why):
+            remote_judge(rollout, url=double.url, model="g", pattern="(.+)")
+
+
+def test_a_busy_server_is_asked_again(double: Double, rollout: Rollout) -> None:
+    replies = iter([(503, b""), (0, b""), (429, b""), verdict("[[10]]")])
+    double.reply = lambda body: next(replies, verdict("[[10]]"))
+    assert remote_judge(rollout, url=double.url, model="g", workers=1).data.tolist() == [1.0] * 4
+    assert len(double.asked) == 7
+
+
+def test_requests_run_in_parallel_up_to_a_bound(double: Double, rollout: Rollout) -> None:
+    def slowly(body: dict[str, Any]) -> Reply:
+        time.sleep(0.3)
+        return verdict("[[1]]")
+
+    double.reply = slowly
+    remote_judge(rollout, url=double.url, model="g", workers=2)
+    assert double.most_open == 2
+
+
+def test_a_late_answer_fails_also_if_it_comes_byte_by_byte(double: Double, rollout: Rollout) -> None:
+    release = threading.Event()
+
+    def late(body: dict[str, Any]) -> Reply:
+        if body["messages"][0]["content"] == "7":
+            release.wait(20)
+        return verdict("[[5]]")
+
+    double.reply = late
+    start = time.monotonic()
+    scores = remote_judge(rollout, url=double.url, model="g", template="{{ response }}", limit_s=1.0, on_error=0.0)
+    assert scores.data.tolist() == [0.0, 0.5, 0.5, 0.5] and time.monotonic() - start < 15
+    with pytest.raises(RuleError, match=r"gave no score: no answer within 1 s"):
+        remote_judge(rollout, url=double.url, model="g", template="{{ response }}", limit_s=1.0)
+    release.set()
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_late_too(rollout: Rollout) -> None:
+    import socket
+
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                connection.sendall(b"HTTP/1.1 200 OK\r\n")
+                while True:
+                    connection.sendall(b"X")
+                    time.sleep(0.1)
+            except OSError:
+                connection.close()
+
+    threading.Thread(target=drip, daemon=True).start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    start = time.monotonic()
+    with pytest.raises(RuleError, match="no answer within 1 s"):
+        remote_judge(rollout, url=url, model="g", limit_s=1.0, workers=1)
+    assert time.monotonic() - start < 20
+    listener.close()
+
+
+def test_a_call_has_a_limit_of_its_own(double: Double, rollout: Rollout) -> None:
+    release = threading.Event()
+    double.reply = lambda body: (release.wait(20), verdict("[[5]]"))[1]
+    settings: Any = {"url": double.url, "model": "g", "call_limit_s": 0.5}
+    with pytest.raises(RuleError, match=r"scored 0 of 4 responses within 0\.5 s, the limit of one call"):
+        remote_judge(rollout, **settings)
+    scores = remote_judge(rollout, on_error=0.25, **settings)
+    assert scores.data.tolist() == [0.25] * 4 and told(scores)["unscored"] == (4, 4)
+    release.set()
+
+
+def test_without_a_server_the_run_ends_whatever_on_error_is(rollout: Rollout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodes.scoring.model_server.WAIT_S", 0.01)
+    with pytest.raises(RuleError) as caught:
+        remote_judge(rollout, url="http://127.0.0.1:9", model="g", on_error=0.0)
+    refused = "ConnectionRefusedError: [Errno 111] Connection refused"
+    what, hint = str(caught.value).splitlines()
+    assert what == f"no server answers at http://127.0.0.1:9/v1/chat/completions: {refused}"
+    assert hint.startswith("  hint: start it, as with `vllm serve MODEL`")
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"), [(401, "api_key_env="), (403, "api_key_env="), (404, "url="), (302, "url=")]
+)
+def test_a_server_that_refuses_every_request_ends_the_run(
+    double: Double, rollout: Rollout, status: int, hint: str
+) -> None:
+    double.reply = lambda body: (status, b'{"error": "no"}')
+    with pytest.raises(RuleError, match=f'refused a request: status {status}: {{"error": "no"}}') as caught:
+        remote_judge(rollout, url=double.url, model="g", on_error=0.0)
+    assert hint in caught.value.hint and len(double.asked) <= 8
+
+
+def test_the_key_comes_from_the_environment_and_is_in_no_error(
+    double: Double, rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-secret-7")
+    double.reply = lambda body: (401, b"bad key sk-secret-7 given")
+    with pytest.raises(RuleError, match=r"refused a request: status 401: bad key \*\*\* given"):
+        remote_judge(rollout, url=double.url, model="g", api_key_env="JUDGE_KEY")
+    assert {key for _, _, key in double.asked} == {"Bearer sk-secret-7"}
+    for value in ("", "two words", "line\nX: y"):
+        monkeypatch.setenv("JUDGE_KEY", value)
+        with pytest.raises(RuleError, match="JUDGE_KEY holds no key"):
+            remote_judge(rollout, url=double.url, model="g", api_key_env="JUDGE_KEY")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "why"),
+    [
+        *(("url", url, "is not the URL of a server") for url in ("localhost:8000", "http://me:key@host", "http://a b")),
+        ("api_key_env", "sk-secret-7", "the name of an environment variable"),
+        ("pattern", "(", "is not a regular expression"),
+        ("pattern", r"\d+", "should have one group"),
+        ("pattern", r"(\d)(\d)", "should have one group"),
+        ("scale", (5.0, 5.0), "the lowest and the highest"),
+        ("scale", (0.0, float("inf")), "finite"),
+        ("template", "{{ response", "is not a Jinja2 template: line 1"),
+        ("template", "{% import 'os' as os %}{{ response", "is not a Jinja2 template"),
+    ],
+)
+def test_a_setting_that_cannot_be_right_is_refused(rollout: Rollout, setting: str, value: object, why: str) -> None:
+    settings: Any = {"url": "http://localhost:8000", "model": "g", setting: value}
+    with pytest.raises(SettingError, match=why):
+        remote_judge(rollout, **settings)
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ respons }}", "the template uses `respons`, but no column has that name"),
+        ("{{ extra.key }}", "the template uses `extra`"),
+        ("{{ response.__class__.__mro__ }}", "the template fails on row 0"),
+        ("{{ messages.append(1) }}", "the template fails on row 0"),
+        ("{{ ().__class__.__base__.__subclasses__() }}", "the template fails on row 0"),
+        ("{{ none }}", "the template fails on row 0"),
+        ("{% for i in range(10 ** 9) %}x{% endfor %}", "the template fails on row 0"),
+        ("{% include '/etc/passwd' %}", "the template fails on row 0"),
+        ("{{ 1 // 0 }}", "the template fails on row 0"),
+    ],
+)
+def test_a_template_reads_columns_and_nothing_else(template: str, why: str) -> None:
+    with pytest.raises(FlowError) as caught:
+        texts_of(template, [{"response": "7", "messages": []}])
+    assert str(caught.value).startswith(why)
+
+
+def test_a_response_is_never_a_template() -> None:
+    text = "{{ 7 * 7 }}{% raw %}<b>&"
+    assert texts_of("{{ response }}|{{ prompt }}", [{"response": text, "prompt": "{{ response }}"}]) == [
+        f"{text}|{{{{ response }}}}"
+    ]
+
+
+APIS: dict[str, tuple[str, object]] = {
+    "vllm/classify": ("/classify", {"data": [{"index": 0, "label": "LABEL_0", "probs": [-1.5], "num_classes": 1}]}),
+    "vllm/pooling": ("/pooling", {"data": [{"index": 0, "object": "pooling", "data": [-1.5]}]}),
+    "sglang/classify": ("/classify", [{"embedding": [-1.5], "meta_info": {"prompt_tokens": 3}}]),
+}
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_reward_model_reads_each_response_in_its_servers_form(double: Double, rollout: Rollout, api: Any) -> None:
+    path, answer = APIS[api]
+    double.reply = lambda body: ok(answer)
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    scores = remote_reward(rollout, url=double.url, model="rm", api=api, template=template)
+    assert scores.data.tolist() == [-1.5] * 4
+    text = f"<system>Add.<user>{QUESTIONS[1]}<assistant>four"
+    asked = {json.dumps(body.get("text", body.get("input"))) for _, body, _ in double.asked}
+    assert json.dumps([text]) in asked and len(asked) == 4
+    assert {path for path, _, _ in double.asked} == {path}
+    if api != "sglang/classify":
+        assert all(body["use_activation"] is False for _, body, _ in double.asked)
+
+
+def test_vllm_applies_the_models_own_template_unless_there_is_one(double: Double, rollout: Rollout) -> None:
+    double.reply = lambda body: ok(APIS["vllm/classify"][1])
+    remote_reward(rollout, url=f"{double.url}/classify")
+    chats = [body["messages"] for _, body, _ in double.asked]
+    messages = [("system", "Add."), ("user", QUESTIONS[0]), ("assistant", "8")]
+    assert [{"role": role, "content": content} for role, content in messages] in chats
+    assert all(body.keys() == {"messages", "use_activation"} for _, body, _ in double.asked)
+    with pytest.raises(RuleError, match="applies no chat template"):
+        remote_reward(rollout, url=double.url, api="sglang/classify")
+
+
+def test_a_pooled_model_of_tokens_scores_by_its_last_token(double: Double, rollout: Rollout) -> None:
+    double.reply = lambda body: ok({"data": [{"data": [[1.0], [2.0], [0.5]]}]})
+    assert remote_reward(rollout, url=double.url, api="vllm/pooling").data.tolist() == [0.5] * 4
+
+
+@pytest.mark.parametrize(
+    ("api", "answer", "why"),
+    [
+        ("vllm/classify", b'{"data": [{"probs": [NaN]}]}', "NaN is not a finite number"),
+        ("vllm/classify", b'{"data": [{"probs": [1e39]}]}', "1e+39 is not a finite number"),
+        ("vllm/classify", b'{"data": [{"probs": ["1"]}]}', '"1" is not a finite number'),
+        ("vllm/classify", b'{"data": [{"probs": [true]}]}', "true is not a finite number"),
+        ("vllm/classify", b'{"data": [{"probs": [null]}]}', "null is not a finite number"),
+        ("vllm/classify", b'{"data": [{"probs": [0.1, 0.9]}]}', "2 numbers for a response"),
+        ("vllm/classify", b'{"data": [{"probs": 1}]}', "its answer has no list of numbers"),
+        ("vllm/classify", b'{"data": [{"probs": [1]}, {"probs": [1]}]}', "2 results for one response"),
+        ("vllm/classify", b'{"data": [[1]]}', "a result in its answer is not an object"),
+        ("vllm/classify", b'[{"embedding": [1]}]', "its answer is not an object"),
+        ("vllm/pooling", b'{"data": [{"data": []}]}', "0 numbers for a response"),
+        ("vllm/pooling", b'{"data": [{"data": "AACA"}]}', "its answer has no list of numbers"),
+        ("vllm/pooling", b'{"data": [{"data": [[1, 2]]}]}', "2 numbers for a response"),
+        ("sglang/classify", b'{"embedding": [1]}', "its answer has no list"),
+        ("sglang/classify", b'[{"embedding": [1, 2]}]', "2 numbers for a response"),
+        ("sglang/classify", b"[]", "0 results for one response"),
+    ],
+)
+def test_a_bad_answer_of_a_reward_model_gives_no_score(
+    double: Double, rollout: Rollout, api: Any, answer: bytes, why: str
+) -> None:
+    double.reply = lambda body: (200, answer)
+    with pytest.raises(RuleError, match="gave no score") as caught:
+        remote_reward(rollout, url=double.url, api=api, template="{{ response }}")
+    assert why in str(caught.value)
+    scores = remote_reward(rollout, url=double.url, api=api, template="{{ response }}", on_error=0.0)
+    assert told(scores)["unscored"] == (4, 4) and scores.data.tolist() == [0.0] * 4
+
+
+def test_a_number_that_no_float_holds_is_none() -> None:
+    with pytest.raises(NoScoreError):
+        number_in([10**400])
+
+
+def test_the_endpoint_keeps_the_path_of_an_api() -> None:
+    assert chat_endpoint("https://host/v1/chat/completions?x=1").geturl() == "https://host/v1/chat/completions?x=1"
+    assert chat_endpoint("http://host:8000/v1").path == "/v1/chat/completions"
+
+
+def test_rows_of_both_styles_are_scored_by_the_server(double: Double, rollout: Rollout) -> None:
+    styles = [row["style"] for row in rollout.columns.data.column("reward_model").to_pylist()]
+    assert set(styles) == {"model", "rule"}
+    assert remote_judge(rollout, url=double.url, model="g").data.tolist() == pytest.approx([0.7] * 4)
