@@ -212,7 +212,9 @@ def _scores(scored: Sequence[Scored | None], rollout: Rollout, on_error: float |
     otherwise = Scored(on_error if isinstance(on_error, float) else 0.0)
     scores = torch.tensor([(result or otherwise).score for result in scored], dtype=torch.float32)
     verdicts, missing = [(result or otherwise).verdict for result in scored], scored.count(None)
-    result = Scores(scores, [*measures_of(scores, rollout.group.data), Measure("unscored", missing, len(scored))])
+    result = Scores(
+        scores, [*measures_of(scores, rollout.group.data), Measure("unscored", total=missing, count=len(scored))]
+    )
     if any(verdicts):
         result.extras = tuple(json.dumps({"verdict": verdict} if verdict else {}) for verdict in verdicts)
     return result

@@ -10,7 +10,7 @@ from tests.architecture.readability import ROOT, Sources, sources
 
 POSITIONAL_AT_MOST = {"flowgraph.app": 0, "flowgraph.cli": 0}
 """Calls that fill two fields of one type by position, by room."""
-ELSEWHERE_AT_MOST = 512  # in all other rooms; may only shrink
+ELSEWHERE_AT_MOST = 510  # in all other rooms; may only shrink
 
 
 def dataclasses_of_one_type(sources: Sources) -> dict[str, tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -64,15 +64,8 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
         return replace(node, at=nodes[node.op.name].at if node.op.name in nodes else flow.at)
 
     served = next((nodes[name] for name in SERVED if name in nodes), None) if scorer is None else None
-    if served is None and settings["by"] == "data":
-        table, hint = held_out.select([*({"reward_model"} & {*held_out.column_names})]), "--eval-every 0"
-        for index in rows if table.num_columns else ():
-            if is_for_a_model(table.slice(index, 1).to_pylist()[0]):
-                hint = f"{hint}, or score with remote_reward or remote_judge, which a check can use too"
-                raise RuleError.for_a_model(f"held-out row {index} (from 0) of {inputs.data.name}", hint)
     if served is None and isinstance(rule, str):
-        refuse_unscorable(rule, held_out, f"the held-out rows of {inputs.data.name}")
-        refuse_unknown_sources(rule, held_out, f"the held-out rows of {inputs.data.name}")
+        _refuse_unscorable(held_out, rows, rule, inputs.data.name)
 
     def by_the_server(node: Node) -> Node:
         return replace(node, op=served.op, settings=served.settings) if served and node.op.name == "score" else node
@@ -91,6 +84,16 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     graded = tuple(node.name for kind in ("generate", "score") for node in graph.nodes if node.op.kind == kind)
     prompts = {"prompts": FixedPrompts(held_out, rows)}
     return HeldOutCheck(check, prompts, training.eval_every, graded=graded, grade=held_out_metrics)
+
+
+def _refuse_unscorable(held_out: pa.Table, rows: Sequence[int], rule: str, name: str) -> None:
+    """Raise RuleError for `rows` that a model would score, and for any held-out row without a rule or ground truth."""
+    for index in rows if rule == "data" and "reward_model" in held_out.column_names else ():
+        if is_for_a_model(held_out.select(["reward_model"]).slice(index, 1).to_pylist()[0]):
+            hint = "--eval-every 0, or score with remote_reward or remote_judge, which a check can use too"
+            raise RuleError.for_a_model(f"held-out row {index} (from 0) of {name}", hint)
+    refuse_unscorable(rule, held_out, f"the held-out rows of {name}")
+    refuse_unknown_sources(rule, held_out, f"the held-out rows of {name}")
 
 
 def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:
