@@ -85,7 +85,8 @@ def extras_of(value: Mapping[Any, Any]) -> dict[str, float | str | None]:
     """Return what a rule's dict has besides its `score`: numbers as floats, None, and anything else as a short text.
 
     Texts are cut to 300 characters, and to 3,000 in all; names to 64, in which other characters than letters, digits
-    and `_/@%+-` become `_`. Raises ValueError for over 32 entries, and for a dict without `score`.
+    and `_/@%+-` become `_`. Raises ValueError for over 32 entries, for a dict without `score`, and for an entry
+    whose `__str__` raises.
 
     >>> extras_of({"score": 1.0, "acc": True, "pred": "x = 7", "of.form": 0.5})
     {'acc': 1.0, 'pred': 'x = 7', 'of_form': 0.5}
@@ -101,7 +102,11 @@ def extras_of(value: Mapping[Any, Any]) -> dict[str, float | str | None]:
         number = finite(entry)
         extra: float | str | None = number
         if number is None and entry is not None and not isinstance(entry, float):
-            extra = str(entry)[: min(TEXT_CHARACTERS, left)].encode("utf-8", "replace").decode()
+            try:
+                text = str(entry)
+            except Exception as error:  # noqa: BLE001 - a user's own __str__
+                raise ValueError(f"whose `{name}` has no text: {type(error).__name__}") from None
+            extra = text[: min(TEXT_CHARACTERS, left)].encode("utf-8", "replace").decode()
             left -= len(extra)
         extras[_UNNAMED.sub("_", str(name))[:NAME_CHARACTERS] or "_"] = extra
     return extras

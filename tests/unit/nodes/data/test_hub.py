@@ -158,6 +158,7 @@ def test_a_data_set_of_the_hub_is_read_by_configuration_and_split(server: Thread
         "hf:org/none: has no Parquet or JSON Lines files of a train or test split"
     )
     assert fault_of("hf:org/missing").startswith("hf:org/missing: is not a data set of the hub")
+    assert fault_of("hf:").startswith("hf:: is not an ID of a data set\n    an ID is ORGANISATION/NAME")
     with pytest.raises(DataError, match=r"hf:org/one train/0000\.parquet: lacks column `prompt`"):
         load("hf:org/one", cache=Path())
 

@@ -162,6 +162,16 @@ class NoNumber(float):
         raise RuntimeError
 
 
+class NoText:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_an_extra_without_a_text_is_named() -> None:
+    with pytest.raises(ValueError, match="whose `pred` has no text: RuntimeError"):
+        extras_of({"score": 1.0, "pred": NoText()})
+
+
 def test_a_number_that_a_score_cannot_be_is_not_finite() -> None:
     assert LARGEST == LARGEST_SCORE
     assert [finite(number) for number in (1e300, -(10**400), NoNumber(1), LARGEST)] == [None, None, None, LARGEST]
