@@ -76,7 +76,11 @@ def process_rewards(model: ProcessRewardModel, rollout: Annotated[Responses, REA
         rewarded = torch.tensor([[*row, *[False] * (tokens.shape[1] - len(row))] for row in ends], dtype=torch.bool)
     rewards, count = torch.where(rewarded, after[:, 1:], 0.0), len(lengths)
     return Rewards(
-        rewards, [Measure("reward", float(rewards.sum()), count), Measure("steps", float(rewarded.sum()), count)]
+        rewards,
+        [
+            Measure("reward", total=float(rewards.sum()), count=count),
+            Measure("steps", total=float(rewarded.sum()), count=count),
+        ],
     )
 
 

@@ -173,7 +173,7 @@ def read_verdict(answer: object, *, pattern: re.Pattern[str], scale: tuple[float
         raise NoScoreError(f"the verdict's score {matches[-1][:SHOWN_CHARACTERS]!r} is not a number") from None
     if not low <= number <= high:
         raise NoScoreError(f"the verdict's score {number:g} is not from {low:g} to {high:g}")
-    return Scored((number - low) / (high - low), verdict[-SHOWN_CHARACTERS:])
+    return Scored(score=(number - low) / (high - low), verdict=verdict[-SHOWN_CHARACTERS:])
 
 
 def read_classified(answer: object) -> Scored:
@@ -212,7 +212,9 @@ def _scores(scored: Sequence[Scored | None], rollout: Rollout, on_error: float |
     otherwise = Scored(on_error if isinstance(on_error, float) else 0.0)
     scores = torch.tensor([(result or otherwise).score for result in scored], dtype=torch.float32)
     verdicts, missing = [(result or otherwise).verdict for result in scored], scored.count(None)
-    result = Scores(scores, [*measures_of(scores, rollout.group.data), Measure("unscored", missing, len(scored))])
+    result = Scores(
+        scores, [*measures_of(scores, rollout.group.data), Measure("unscored", total=missing, count=len(scored))]
+    )
     if any(verdicts):
         result.extras = tuple(json.dumps({"verdict": verdict} if verdict else {}) for verdict in verdicts)
     return result

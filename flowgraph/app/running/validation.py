@@ -64,11 +64,7 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
 
     served = next((nodes[name] for name in SERVED if name in nodes), None) if scorer is None else None
     if served is None and settings["by"] == "data":
-        table, hint = held_out.select([*({"reward_model"} & {*held_out.column_names})]), "--eval-every 0"
-        for index in rows if table.num_columns else ():
-            if is_for_a_model(table.slice(index, 1).to_pylist()[0]):
-                hint = f"{hint}, or score with remote_reward or remote_judge, which a check can use too"
-                raise RuleError.for_a_model(f"held-out row {index} (from 0) of {inputs.data.name}", hint)
+        refuse_rows_for_a_model(held_out, rows, inputs.data.name)
 
     def by_the_server(node: Node) -> Node:
         return replace(node, op=served.op, settings=served.settings) if served and node.op.name == "score" else node
@@ -87,6 +83,16 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     graded = tuple(node.name for kind in ("generate", "score") for node in graph.nodes if node.op.kind == kind)
     prompts = {"prompts": FixedPrompts(held_out, rows)}
     return HeldOutCheck(check, prompts, training.eval_every, graded=graded, grade=held_out_metrics)
+
+
+def refuse_rows_for_a_model(table: pa.Table, rows: Collection[int], name: str) -> None:
+    """Raise RuleError for the first of some held-out rows that a model scores; `name` is that of the data set."""
+    if "reward_model" not in table.column_names:
+        return
+    for index in rows:
+        if is_for_a_model(table.select(["reward_model"]).slice(index, 1).to_pylist()[0]):
+            hint = "--eval-every 0, or score with remote_reward or remote_judge, which a check can use too"
+            raise RuleError.for_a_model(f"held-out row {index} (from 0) of {name}", hint)
 
 
 def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:
