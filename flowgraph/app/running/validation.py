@@ -48,14 +48,13 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
         raise DataError.unusable(inputs.data.name, "has no held-out rows", hint="--eval-every 0, or --held-out FILE")
     rows = check_rows(held_out, training.eval_rows)
     nodes = {node.op.name: node for node in reversed(flow.nodes)}
-    refill = nodes.get("refill")
-    sampler, scorer = (getattr(nodes.get(name, refill), "settings", None) for name in ("generate", "score"))
+    sampler, scorer = (nodes.get(name, nodes.get("refill")) for name in ("generate", "score"))
     longest = suggested(inputs.data.data_source).get("generate.max_tokens", 256)
     settings = {
         "n": training.eval_n,
         "temperature": float(training.eval_n > 1) if training.eval_temperature is None else training.eval_temperature,
-        "by": getattr(scorer, "by", "data"),
-        "max_tokens": getattr(sampler, "max_tokens", longest),
+        "by": getattr(scorer and scorer.settings, "by", "data"),
+        "max_tokens": getattr(sampler and sampler.settings, "max_tokens", longest),
     }
 
     # An error names the line of the flow where the op stands: what the check's node reads is set there.
@@ -69,8 +68,8 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     def by_the_server(node: Node) -> Node:
         return replace(node, op=served.op, settings=served.settings) if served and node.op.name == "score" else node
 
-    graph = rewrite(compile_graph(rewrite(evaluate.graph(settings), by_the_server)), at_the_flows_line)
-    graph = replace(graph, at=flow.at)
+    graph = compile_graph(rewrite(evaluate.graph(settings), by_the_server))
+    graph = replace(rewrite(graph, at_the_flows_line), at=flow.at)
     sources = {name for name in source_names(held_out.take(list(rows))) if name is not None}
     _refuse_metrics(graph, sources, inputs.data.name, request)
     check = lower(
