@@ -173,7 +173,7 @@ def read_verdict(answer: object, *, pattern: re.Pattern[str], scale: tuple[float
         raise NoScoreError(f"the verdict's score {matches[-1][:SHOWN_CHARACTERS]!r} is not a number") from None
     if not low <= number <= high:
         raise NoScoreError(f"the verdict's score {number:g} is not from {low:g} to {high:g}")
-    return Scored((number - low) / (high - low), verdict[-SHOWN_CHARACTERS:])
+    return Scored(score=(number - low) / (high - low), verdict=verdict[-SHOWN_CHARACTERS:])
 
 
 def read_classified(answer: object) -> Scored:
