@@ -49,8 +49,7 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     nodes = {node.op.name: node for node in reversed(flow.nodes)}
     refill = nodes.get("refill")
     sampler, scorer = (getattr(nodes.get(name, refill), "settings", None) for name in ("generate", "score"))
-    longest = suggested(inputs.data.data_source).get("generate.max_tokens", 256)
-    rule = getattr(scorer, "by", "data")
+    rule, longest = getattr(scorer, "by", "data"), suggested(inputs.data.data_source).get("generate.max_tokens", 256)
     rows = check_rows(held_out, training.eval_rows)
     settings = {
         "n": training.eval_n,
@@ -74,9 +73,8 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     graph = replace(graph, at=flow.at)
     sources = {name for name in source_names(held_out.take(list(rows))) if name is not None}
     _refuse_metrics(graph, sources, inputs.data.name, request)
-    check = lower(
-        graph, plan_second_flow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]}
-    )
+    plan = plan_second_flow(program.plan, graph, {"policy": policy})
+    check = lower(graph, plan, {"policy": dict(program.origins)[policy]})
     # The copy that it samples from stays as old as the plan lets a step leave it: else how often a run is checked
     # would change what it trains on.
     lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)
