@@ -49,11 +49,19 @@ class OpenRequests:
 
     _ends_s: dict[http.client.HTTPConnection, float] = field(default_factory=dict[http.client.HTTPConnection, float])
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _all_ended: bool = False
 
     def add(self, connection: http.client.HTTPConnection, limit_s: float) -> None:
-        """Note a request that may take `limit_s` seconds from now."""
+        """Note a request that may take `limit_s` seconds from now. Raises TimeoutError once all were ended."""
         with self._lock:
+            if self._all_ended:
+                raise TimeoutError("timed out")
             self._ends_s[connection] = time.monotonic() + limit_s
+
+    def holds(self, connection: http.client.HTTPConnection) -> bool:
+        """Return whether a request is noted: one that was ended before it had a socket must not go on."""
+        with self._lock:
+            return connection in self._ends_s
 
     def remove(self, connection: http.client.HTTPConnection) -> bool:
         """Forget a request, and return whether it was still within its limit."""
@@ -64,6 +72,7 @@ class OpenRequests:
         """End the requests that are over their limit, or with `overdue` False all of them."""
         now_s = time.monotonic()
         with self._lock:
+            self._all_ended = self._all_ended or not overdue
             over = [connection for connection, end_s in self._ends_s.items() if not overdue or end_s < now_s]
             for connection in over:
                 del self._ends_s[connection]
@@ -88,20 +97,25 @@ def post_json(
     `answer_bytes`, TimeoutError, and OSError or HTTPException for an answer that is cut off or not HTTP.
     """
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=limit_s)
+    # Without a port, http.client would take the end of an IPv6 address for one.
+    connection = kind(parts.hostname or "", parts.port or kind.default_port, timeout=limit_s)
     under_way = under_way or OpenRequests()
     under_way.add(connection, limit_s)
     try:
         try:
             connection.connect()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name of a host that no resolver takes
             raise NoServerError(f"{type(error).__name__}: {error}") from error
+        if not under_way.holds(connection):
+            raise TimeoutError("timed out")
         connection.request("POST", f"{parts.path}?{parts.query}" if parts.query else parts.path, body, dict(headers))
         response = connection.getresponse()
         read = response.read(answer_bytes + 1)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         if not under_way.remove(connection):
             raise TimeoutError("timed out") from error
+        if isinstance(error, ValueError):  # such as a chunk of a negative length
+            raise http.client.HTTPException(f"an answer that is not HTTP: {error}") from error
         raise
     finally:
         in_time = under_way.remove(connection)

@@ -20,7 +20,8 @@ QUESTION = (
     "Grade the answer to a question from 0 (wrong) to 10 (right and clear).\n\n"
     "Question:\n{prompt}\n\nAnswer:\n{response}\n\nEnd with the grade alone on the last line."
 )
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?:\s*/\s*\d+(?:\.\d+)?)?")  # of 7/10, the 7
+CHARACTER_BYTES = 4  # the most tokens over which a tokenizer of bytes splits a character
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 
@@ -74,6 +75,7 @@ def process_rewards(model: ProcessRewardModel, rollout: Annotated[Responses, REA
             for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)
         ]
         rewarded = torch.tensor([[*row, *[False] * (tokens.shape[1] - len(row))] for row in ends], dtype=torch.bool)
+        rewarded = rewarded.view(tokens.shape)  # also without rows
     rewards, count = torch.where(rewarded, after[:, 1:], 0.0), len(lengths)
     return Rewards(
         rewards,
@@ -137,8 +139,13 @@ def judged(
 def step_ends(tokens: Sequence[int], tokenizer: Tokenizer, step: str) -> list[bool]:
     """Return for each token of a response whether a step ends with it: it completes the text `step`, or is the last."""
     ends, text = list[bool](), ""
-    for token in tokens:
-        text += tokenizer.decode([token])
+    start = read = 0  # of the tokens read last: a text after them keeps its space, and its characters are whole
+    for index in range(len(tokens)):
+        before, now = tokenizer.decode(tokens[start:read]), tokenizer.decode(tokens[start : index + 1])
+        if now.endswith("\ufffd") and index - read < CHARACTER_BYTES - 1:
+            ends.append(False)
+            continue
+        text, start, read = text + now[len(before) :], read, index + 1
         ends.append(step in text)
         text = text[text.rindex(step) + len(step) :] if step in text else text[-len(step) :]
     return [*ends[:-1], True] if ends else []

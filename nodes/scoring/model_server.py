@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import SplitResult
 
@@ -144,19 +144,23 @@ class ModelServer:
                 continue
             if status == http.HTTPStatus.OK:
                 try:
-                    return read(json.loads(answer))
+                    scored = read(json.loads(answer))
+                    return replace(scored, verdict=self._without_key(scored.verdict))
                 except (ValueError, RecursionError) as error:
                     return error if isinstance(error, NoScoreError) else NoScoreError("its answer is not JSON")
-            why = f"status {status}: {answer[: 2 * WHY_CHARACTERS].decode(errors='replace')}"
+            why = f"status {status}: {answer.decode(errors='replace')}"
             if status in OF_ONE_ROW:
                 break
             if status != TOO_MANY and status < http.HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise RuleError.server_refused(self.url, status, self._told(why))
         return NoScoreError(why)
 
+    def _without_key(self, text: str) -> str:
+        return text.replace(self.key, "***") if self.key else text
+
     def _told(self, why: str) -> str:
         """Return a server's words as one short line without the key."""
-        words = " ".join((why.replace(self.key, "***") if self.key else why).split())
+        words = " ".join(self._without_key(why).split())
         return "".join(letter if letter.isprintable() else "?" for letter in words)[:WHY_CHARACTERS]
 
 

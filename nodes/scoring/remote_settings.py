@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from nodes.scoring.grader_messages import LARGEST_SCORE
 from nodes.scoring.http_post import split_url
 from nodes.scoring.text_templates import compiled
 
@@ -17,6 +18,8 @@ TEMPLATE = (
 )
 PATTERN = r"(?:\[\[|[Ss]core[\s*_]*:)[\s*_]*(-?\d+(?:\.\d+)?)"
 """A number after `[[` or `Score:`, also with Markdown's stars between."""
+
+LONGEST_S = 1e6  # what a socket takes as its limit ends far above
 
 
 def server_url(url: str) -> str:
@@ -65,7 +68,7 @@ Variable = Annotated[str, AfterValidator(variable_name)]
 Pattern = Annotated[str, AfterValidator(pattern_of_one_group)]
 JinjaText = Annotated[str, AfterValidator(jinja_text)]
 Workers = Annotated[int, Field(ge=1, le=256)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Scale = Annotated[tuple[Finite, Finite], AfterValidator(rising)]
-OnError = Finite | Literal["fail"]
+OnError = Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE, allow_inf_nan=False)] | Literal["fail"]

@@ -76,6 +76,7 @@ def test_what_is_filled_in_is_no_question_itself() -> None:
 
 def test_a_grade_is_the_last_number_within_the_scale() -> None:
     assert grade("10/10? No: 2.5", 10) == 2.5
+    assert [grade(text, 10) for text in ("Grade: 7/10", "3 / 10.")] == [7.0, 3.0], "not the 10"
     assert [grade(text, 10) for text in ("none", "-1", "10.5", "1808353")] == [None] * 4
 
 

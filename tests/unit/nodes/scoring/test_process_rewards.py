@@ -85,6 +85,19 @@ def test_a_step_ends_with_the_token_that_completes_its_text(tokens: list[int], e
     assert step_ends(tokens, Letters(), "\n\n") == [bool(end) for end in ends]
 
 
+class Pieces(Letters):
+    """Bytes, of which the first of a text loses the space before it."""
+
+    def decode(self, tokens: Any) -> str:
+        return bytes(tokens).decode(errors="replace").removeprefix(" ")
+
+
+@pytest.mark.parametrize(("text", "step", "last"), [("a ки b", " ки", 5), ("a🙂b", "🙂", 4), ("é。b", "。", 4)])
+def test_a_step_is_found_over_tokens_of_bytes_and_after_a_space(text: str, step: str, last: int) -> None:
+    ends = step_ends(list(text.encode()), Pieces(), step)
+    assert [index for index, end in enumerate(ends) if end] == [last, len(text.encode()) - 1]
+
+
 def test_gae_takes_them(scorer: LocalModel, rollout: Rollout) -> None:
     rewards = process_rewards(ProcessRewardModel(scorer), rollout)
     zeros = Values(torch.zeros_like(rewards.data))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import torch
 from flowgraph.errors import FlowError, RuleError, SettingError
 from flowgraph.language.values import Group, Sample
 from nodes import Columns, Finished, Rollout, Text, remote_judge, remote_reward
+from nodes.scoring.http_post import OpenRequests, post_json, split_url
 from nodes.scoring.model_server import NoScoreError, number_in
 from nodes.scoring.remote import chat_endpoint
 from nodes.scoring.text_templates import texts_of
@@ -173,8 +176,6 @@ def test_a_late_answer_fails_also_if_it_comes_byte_by_byte(double: Double, rollo
 
 
 def test_a_server_that_sends_a_byte_now_and_then_is_late_too(rollout: Rollout) -> None:
-    import socket
-
     listener = socket.create_server(("127.0.0.1", 0))
 
     def drip() -> None:
@@ -198,6 +199,53 @@ def test_a_server_that_sends_a_byte_now_and_then_is_late_too(rollout: Rollout) -
         remote_judge(rollout, url=url, model="g", limit_s=1.0, workers=1)
     assert time.monotonic() - start < 20
     listener.close()
+
+
+@pytest.mark.parametrize("url", ["http://a..b", f"http://{'a' * 70}.org", "http://[::1]:9"])
+def test_a_host_that_cannot_be_reached_is_no_server(
+    rollout: Rollout, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.scoring.model_server.WAIT_S", 0.01)
+    with pytest.raises(RuleError, match="no server answers at"):
+        remote_judge(rollout, url=url, model="g")
+
+
+def test_an_address_of_ipv6_needs_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = list[tuple[str, int]]()
+    monkeypatch.setattr(HTTPConnection, "connect", lambda self: places.append((self.host, self.port)) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        post_json(split_url("http://[::1]/x"), b"", limit_s=1.0, answer_bytes=1)
+    assert places == [("::1", 80)]
+
+
+def test_a_chunk_of_a_negative_length_is_not_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello")
+            connection.recv(1000)
+            connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = split_url(f"http://127.0.0.1:{listener.getsockname()[1]}/x")
+        with pytest.raises(HTTPException, match="not HTTP"):
+            post_json(url, b"{}", limit_s=5.0, answer_bytes=100)
+
+
+def test_no_request_begins_once_all_were_ended(double: Double) -> None:
+    requests = OpenRequests()
+    requests.end(overdue=False)
+    with pytest.raises(TimeoutError):
+        post_json(split_url(double.url), b"{}", limit_s=5.0, answer_bytes=100, under_way=requests)
+    assert not double.asked
+
+
+def test_the_key_is_in_no_verdict(double: Double, rollout: Rollout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-secret-7")
+    double.reply = lambda body: verdict("sk-secret-7 [[5]]")
+    scores = remote_judge(rollout, url=double.url, model="g", api_key_env="JUDGE_KEY")
+    assert json.loads((scores.extras or ())[0]) == {"verdict": "*** [[5]]"}
 
 
 def test_a_call_has_a_limit_of_its_own(double: Double, rollout: Rollout) -> None:
@@ -257,6 +305,8 @@ def test_the_key_comes_from_the_environment_and_is_in_no_error(
         ("pattern", r"(\d)(\d)", "should have one group"),
         ("scale", (5.0, 5.0), "the lowest and the highest"),
         ("scale", (0.0, float("inf")), "finite"),
+        ("limit_s", 1e300, "less than or equal"),
+        ("on_error", 1e300, "less than or equal"),
         ("template", "{{ response", "is not a Jinja2 template: line 1"),
         ("template", "{% import 'os' as os %}{{ response", "is not a Jinja2 template"),
     ],
