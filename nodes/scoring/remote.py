@@ -162,10 +162,11 @@ def read_verdict(answer: object, *, pattern: re.Pattern[str], scale: tuple[float
     verdict = message.get("content") if isinstance(message, dict) else None
     if not isinstance(verdict, str):
         raise NoScoreError("its answer has no text")
+    if choice.get("finish_reason") == "length":  # a score that it quoted so far is not its own
+        raise NoScoreError(f"the verdict was cut at max_tokens, before its end: {verdict[-SHOWN_CHARACTERS:]!r}")
     matches = pattern.findall(verdict[-VERDICT_CHARACTERS:])
-    cut = ", as it was cut at max_tokens" if choice.get("finish_reason") == "length" else ""
     if not matches:
-        raise NoScoreError(f"no match of the pattern in the verdict{cut}: {verdict[-SHOWN_CHARACTERS:]!r}")
+        raise NoScoreError(f"no match of the pattern in the verdict: {verdict[-SHOWN_CHARACTERS:]!r}")
     low, high = scale
     try:
         number = float(cast("str", matches[-1]))

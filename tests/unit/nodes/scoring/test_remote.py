@@ -98,8 +98,8 @@ BAD_VERDICTS: dict[str, tuple[Reply, str]] = {
     "parts": (verdict([{"type": "text", "text": "[[7]]"}]), "its answer has no text"),
     "no score": (verdict("I cannot say."), f"{NO_MATCH}: 'I cannot say.'"),
     "cut off": (
-        verdict("Well,", finish_reason="length"),
-        "no match of the pattern in the verdict, as it was cut at max_tokens: 'Well,'",
+        verdict("It says [[10]], but", finish_reason="length"),
+        "the verdict was cut at max_tokens, before its end: 'It says [[10]], but'",
     ),
     "too high": (verdict("[[11]]"), "the verdict's score 11 is not from 0 to 10"),
     "too low": (verdict("[[-1]]"), "the verdict's score -1 is not from 0 to 10"),
