@@ -91,7 +91,7 @@ def train(
         if check is not None and step % check.every == 0:
             _check(check, check.during or check.program, executor, Key(job.seed, step), listeners, saver)
         began = time.perf_counter()
-        result = executor.run(job.program, job.sources, Key(job.seed, step))
+        result = executor.run(job.program, job.sources, Key(job.seed, step), job.steps)
         for listener in listeners:
             listener.stepped(step, result, time.perf_counter() - began)
         if saver is not None:

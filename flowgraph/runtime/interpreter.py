@@ -19,10 +19,13 @@ from flowgraph.files.untrusted import json_as, read_bytes
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Model, Value
+from flowgraph.language.values import Measure, Model, Value
+from flowgraph.lowering.pipeline_steps import iteration, updates_in_step
 from flowgraph.lowering.program import (
     HOST,
+    CopySchedule,
     Home,
+    Pipeline,
     Program,
     Read,
     Run,
@@ -33,6 +36,7 @@ from flowgraph.lowering.program import (
     results_given,
     value_name,
 )
+from flowgraph.lowering.waits import carried_values
 from flowgraph.runtime.batch import read_carried, write_carried
 
 LOST = -(2**62)
@@ -105,8 +109,15 @@ class Places(Protocol):
         """Free the device memory of a home's weights, or load them again (`awake`), after all work submitted there."""
         ...
 
-    def finish(self) -> Observations:
-        """Wait for all submitted work and return its observations. Raises the first error of that work."""
+    def work_for(self, step: object) -> None:
+        """Attribute work that is submitted from now on, with its observations, to `step`; None: to no step."""
+        ...
+
+    def finish(self, step: object = None) -> Observations:
+        """Wait for all work of `step` and return its observations. Raises the first error of that work.
+
+        Without a step, wait for all work, and return the observations of what belongs to no step.
+        """
         ...
 
     def apply(self, function: Callable[..., Any], items: Sequence[Item], *rest: Any) -> Callable[[], Any]:
@@ -152,15 +163,23 @@ class Executor:
     versions: dict[Home, int] = field(default_factory=dict[Home, int])
     carried: dict[str, Item] = field(default_factory=dict[str, Item])
     asleep: set[Home] = field(default_factory=set[Home])
+    begun: dict[int, _Step] = field(default_factory=dict[int, "_Step"])
 
-    def run(self, program: Program, sources: Mapping[str, RowSource], key: Key) -> StepResult:
+    def run(self, program: Program, sources: Mapping[str, RowSource], key: Key, steps: int | None = None) -> StepResult:
         """Execute one step of a program and return its results.
 
         `sources` contains data parameters, and recorded results of nodes, which then do not run; `key` contains the
-        seed and the step. A sync is skipped while the copy of the weights is recent enough. Results that stay inside
-        their task are not returned. Raises LawError for a task that reads a value that its place does not have, and any
-        error of the tasks.
+        seed and the step. A sync is skipped while the copy of the weights is recent enough. If steps overlap, the tasks
+        of one iteration are executed, which end this step and may begin later ones, up to the last of `steps` steps;
+        call it for each step in order. Results that stay inside their task are not returned. Raises LawError for a task
+        that reads a value that its place does not have, or weights that another version has replaced, and any error of
+        the tasks.
         """
+        if program.pipeline is not None:
+            return self._run_iteration(
+                program, program.pipeline, sources, key, key.step + 1 if steps is None else steps
+            )
+        self.places.work_for(None)
         step = _Step(self, program, sources, key)
         for task in program.tasks:
             step.execute(task)
@@ -172,6 +191,33 @@ class Executor:
                 if i in carries:
                     self.carried[carries[i]] = item
         return StepResult(step.results, observed, self.places)
+
+    def _run_iteration(
+        self, program: Program, pipeline: Pipeline, sources: Mapping[str, RowSource], key: Key, steps: int
+    ) -> StepResult:
+        """Execute the iteration that ends step `key.step`, after those that fill the pipeline before the first step."""
+        for number in range(key.step if key.step in self.begun else key.step - pipeline.depth, key.step + 1):
+            for each in iteration(program, number, steps):
+                self.execute(program, sources, Key(key.seed, number + each.ahead), each.task)
+        step = self.begun.pop(key.step)
+        observed = self.places.finish(step)
+        self.places.work_for(None)
+        for edge in program.graph.outputs:
+            if not issubclass(edge.type, Model):
+                step.get(HOST, value_name(edge), "the end of the step")
+        for node, late in step.staleness.items():
+            observed.add(node, [Measure("staleness", late, 1)])
+        return StepResult(step.results, observed, self.places)
+
+    def execute(self, program: Program, sources: Mapping[str, RowSource], key: Key, task: Task) -> None:
+        """Execute one task of step `key.step` of a program whose steps overlap; tasks of other steps may be under way.
+
+        Any order that keeps the waits of `lowering.waits.waits_between` gives the same results.
+        """
+        if key.step not in self.begun:
+            self.begun[key.step] = _Step(self, program, sources, key)
+        self.places.work_for(self.begun[key.step])
+        self.begun[key.step].execute(task)
 
     def switch(self, program: Program, home: Home, *, awake: bool) -> None:
         """Free a home's device memory, or restore its weights (`awake`); do nothing if it is in that state.
@@ -278,10 +324,15 @@ class _Step:
     def __init__(self, executor: Executor, program: Program, sources: Mapping[str, RowSource], key: Key) -> None:
         self._executor, self._program, self._sources, self._key = executor, program, sources, key
         self._places, self._versions = executor.places, executor.versions
-        self.results = dict[str, Item]()
+        self.results, self.staleness = dict[str, Item](), dict[str, int]()
         self._stores: dict[str | Home, dict[str, Item]] = {HOST: {}}
+        self._carried = dict[str, str]()
         for name, home in program.origins:
-            self._put(home, name, self._versions.setdefault(home, 0))
+            held = self._versions.setdefault(home, 0)
+            ahead = program.pipeline is not None and name not in program.frozen  # earlier steps will have updated them
+            self._put(home, name, key.step * updates_in_step(program, name) if ahead else held)
+        if program.pipeline is not None:
+            self._carried = {value: name for name, value in carried_values(program).items()}
         for home in program.homes:
             if home.param in program.frozen:
                 self._put(home, home.param, self._versions.setdefault(home, 0))
@@ -295,6 +346,8 @@ class _Step:
 
     def _put(self, place: str | Home, name: str, item: Item) -> None:
         self._stores.setdefault(place, {})[name] = item
+        if place == HOST and name in self._carried:
+            self._executor.carried[self._carried[name]] = item
 
     def execute(self, task: Task) -> None:
         """Execute one task."""
@@ -304,6 +357,14 @@ class _Step:
                 self._put(HOST, value, carried[value] if value in carried else self._read(value))
             case Transfer(value, source, target):
                 self._put(target, value, self._places.transfer(task, self.get(source, value, task)))
+            case Sync(value, source, target) if (copy := self._schedule(task)) is not None:
+                version, newest = copy.version(self._key.step), self._versions.get(source, 0)
+                if self._versions.get(target, 0) != version:
+                    if newest != version:
+                        raise LawError.other_version(str(task), self._key.step, value, str(source), newest, version)
+                    self._places.sync(task, version)
+                    self._versions[target] = version
+                self._put(target, value, version)
             case Sync(value, source, target):
                 version = self.get(source, value, task)
                 if not 0 <= version - self._versions.get(target, 0) <= task.lag:
@@ -314,6 +375,11 @@ class _Step:
                 self._executor.switch(self._program, home, awake=awake)
             case Run():
                 self._run(task)
+
+    def _schedule(self, task: Sync) -> CopySchedule | None:
+        """Return the schedule of a sync's target if it gets the weights with which a step begins, and steps overlap."""
+        newest = task.value in dict(self._program.origins)
+        return self._program.pipeline.schedule(task.target) if self._program.pipeline is not None and newest else None
 
     def _read(self, name: str) -> Item:
         return self._places.read(self._sources[name], self._key.step)
@@ -327,6 +393,7 @@ class _Step:
                 name: results[name] if name in results else self.get(task.place, name, task) for name in rest.reads
             }
             versions = {name: int(self.get(home, name, task)) for name, home in task.homes}
+            self._note_staleness(rest, versions)
             results |= self._places.run(self._program.graph, rest, items, versions, self._key)
             for name, kind in results_given(rest, nodes):
                 if issubclass(kind, Model) and task.home is not None:
@@ -335,3 +402,11 @@ class _Step:
         for name, item in results.items():
             self._put(task.place, name, item)
         self.results |= results
+
+    def _note_staleness(self, task: Run, versions: Mapping[str, int]) -> None:
+        """Note by how many updates the weights of nodes that sample are older than those that train on the rows."""
+        pipeline = self._program.pipeline
+        for name, home in task.homes if pipeline is not None else ():
+            if pipeline.schedule(home) is not None:
+                newest = self._key.step * updates_in_step(self._program, name)
+                self.staleness |= dict.fromkeys(task.nodes, newest - versions[name])

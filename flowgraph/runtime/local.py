@@ -33,7 +33,8 @@ class InProcess:
     servers: Servers = field(default_factory=lambda: Servers(ModelSetup({}, 0, Path()), Path(), 0.0))
     profiles: Profiles = NO_PROFILES
     measures: Measures = field(default_factory=Measures)
-    _observed: Observations = field(default_factory=Observations)
+    _observed: dict[object, Observations] = field(default_factory=dict[object, Observations])
+    _step: object = None
     _workers: dict[Graph, DeviceWorker] = field(default_factory=dict[Graph, DeviceWorker])
 
     def read(self, source: RowSource, step: int) -> StoredValue:
@@ -51,9 +52,10 @@ class InProcess:
         name = f"{task.place}-0-{'-'.join(task.nodes)}"
         with self.measures.of(task, graph), self.profiles.of(key.step, name):
             results = worker.run(task, items, versions, key)
-        self._observed.merge(results.observed)
+        observed = self._observed.setdefault(self._step, Observations())
+        observed.merge(results.observed)
         for node, seconds in results.observed.seconds.items():
-            self._observed.seconds[node] = self._observed.seconds.get(node, 0.0) + seconds
+            observed.seconds[node] = observed.seconds.get(node, 0.0) + seconds
         return results.values
 
     def transfer(self, task: Transfer, item: StoredValue) -> StoredValue:
@@ -73,10 +75,17 @@ class InProcess:
             target.load(weights)
         target.version = version
 
-    def finish(self) -> Observations:
-        """Return the observations since the last call; all work has already been done."""
-        observed, self._observed = self._observed, Observations()
-        observed.measured += self.measures.drained()
+    def work_for(self, step: object) -> None:
+        """Attribute the observations of what is done from now on to `step`; None: to no step."""
+        if step is not self._step:
+            self._observed.setdefault(self._step, Observations()).measured += self.measures.drained()
+            self._step = step
+
+    def finish(self, step: object = None) -> Observations:
+        """Return the observations of `step` since the last call; all work has already been done."""
+        observed = self._observed.pop(step, Observations())
+        if step is self._step:
+            observed.measured += self.measures.drained()
         return observed
 
     def apply(self, function: Callable[..., Any], items: Sequence[StoredValue], *rest: Any) -> Callable[[], Any]:

@@ -276,9 +276,10 @@ class RankActor:
             if task.target in self.handles:
                 self._load(task.target, weights, version)
 
-    def send(self, task: Sync, doors: Sequence[Any], version: int, scratch: Path, by: WeightsBy) -> None:
+    def send(self, task: Sync, doors: Sequence[Any], version: int, scratch: Path, by: WeightsBy, *after: Any) -> None:
         """Send weights of version `version` to the inference servers `doors`; call it on every rank of the source.
 
+        The results in `after` make the call wait until the servers have answered the requests of earlier tasks.
         A rank with no `doors` only takes part in gathering the weights. `by` is the weight transport; `scratch` is a
         folder for weights that go through the disk.
         """
