@@ -155,7 +155,8 @@ def unsupported_parts(plan: Plan) -> list[str]:
             misfits = _misfits(plan, placed, engine, engine.supported, use)
             names += [f"{what} on `{placed.engine}` for {placed.role}" for what, _ in misfits]
     if plan.assumed is not None:
-        names += ["steps that overlap"] if plan.assumed.staleness else []
+        ahead = any(placed.ahead for placed in plan.placed)
+        names += ["steps that overlap"] if plan.assumed.staleness and not ahead else []
         names += [f"a run without `{name}`" for name in plan.assumed.without]
     return names
 
@@ -225,7 +226,7 @@ def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
         reads = ((node, edge, carried_from(edge)) for node in readers for edge in models_read(node))
         bounds = ((edge.at_most, node) for node, edge, root in reads if root is not None and root.name == role.param)
         bound, reader = min(bounds, key=lambda read: read[0])
-        if row.lag > max(bound, staleness):
+        if row.lag > (bound if row.ahead else max(bound, staleness)):
             yield PlanError.lags_too_far(
                 where, role.name, row.lag, reader.name, bound, str(reader.at), ahead=row.ahead, updates=updates
             )

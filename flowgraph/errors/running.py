@@ -115,6 +115,12 @@ class PlanError(FlowError, ValueError):
         return cls(f"{what}, but lag={lag}", where=where, hint=f"lag={least}, or ahead={lag // updates}")
 
     @classmethod
+    def no_copy(cls, where: str, flow: str, ahead: int, every: int) -> PlanError:
+        """Return the error for a plan whose steps are to overlap, but which samples from the weights that it trains."""
+        what = f"no role of {flow} samples from a copy of the weights, so there is no {pipeline_text(ahead, every)}"
+        return cls(what, where=where, hint="--placement split, which gives sampling devices of its own")
+
+    @classmethod
     def lags_in_place(cls, where: str, role: str, lag: int, why: str) -> PlanError:
         """Return the error for a lag of a role that has no separate copy of the weights, with the reason."""
         hint = "leave lag out, or place it in another pool, engine or layout than training"
