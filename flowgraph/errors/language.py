@@ -132,6 +132,12 @@ class LawError(FlowError, ValueError):
         return cls(what, hint="an update waits for all readers of the version that it replaces, a sync for the update")
 
     @classmethod
+    def no_window(cls, step: int) -> LawError:
+        """Return the error for a step of a run whose steps overlap, if the steps before it did not begin it."""
+        what = f"step {step} has not begun, and the weights that draw its rows are gone"
+        return cls(what, hint="a run whose steps overlap can be resumed, but not extended after its last step")
+
+    @classmethod
     def reads_ahead(cls, task: str, ahead: int, name: str) -> LawError:
         """Return the error for a task that works ahead of its step, and reads state with which that step begins."""
         steps = f"{ahead} step{'s' if ahead > 1 else ''}"

@@ -25,6 +25,7 @@ from flowgraph.lowering.program import (
     HOST,
     CopySchedule,
     Home,
+    Parts,
     Pipeline,
     Program,
     Read,
@@ -38,6 +39,7 @@ from flowgraph.lowering.program import (
 )
 from flowgraph.lowering.waits import carried_values
 from flowgraph.runtime.batch import read_carried, write_carried
+from flowgraph.runtime.window import BegunStep, load_window, save_window
 
 LOST = -(2**62)
 """The version of a copy of weights that is missing or unknown: older than any real one."""
@@ -105,6 +107,14 @@ class Places(Protocol):
         """Copy a model's weights, of version `version`, from the source home of `task` to its target."""
         ...
 
+    def keep(self, item: Item, path: Path) -> None:
+        """Write an item, with the ids of its rows, to a file; it is complete after the next `finish`."""
+        ...
+
+    def kept(self, kind: type[Value], path: Path, parts: Parts) -> Item:
+        """Return the item that `keep` wrote, of type `kind`; it has only `parts` of a record unless these are empty."""
+        ...
+
     def switch(self, home: Home, *, awake: bool) -> None:
         """Free the device memory of a home's weights, or load them again (`awake`), after all work submitted there."""
         ...
@@ -164,6 +174,7 @@ class Executor:
     carried: dict[str, Item] = field(default_factory=dict[str, Item])
     asleep: set[Home] = field(default_factory=set[Home])
     begun: dict[int, _Step] = field(default_factory=dict[int, "_Step"])
+    window: dict[int, BegunStep] = field(default_factory=dict[int, BegunStep])
 
     def run(self, program: Program, sources: Mapping[str, RowSource], key: Key, steps: int | None = None) -> StepResult:
         """Execute one step of a program and return its results.
@@ -196,18 +207,21 @@ class Executor:
         self, program: Program, pipeline: Pipeline, sources: Mapping[str, RowSource], key: Key, steps: int
     ) -> StepResult:
         """Execute the iteration that ends step `key.step`, after those that fill the pipeline before the first step."""
-        for number in range(key.step if key.step in self.begun else key.step - pipeline.depth, key.step + 1):
+        fills = key.step not in self.begun and key.step not in self.window
+        if fills and key.step:
+            raise LawError.no_window(key.step)
+        for number in range(key.step - pipeline.depth if fills else key.step, key.step + 1):
             for each in iteration(program, number, steps):
                 self.execute(program, sources, Key(key.seed, number + each.ahead), each.task)
         step = self.begun.pop(key.step)
-        observed = self.places.finish(step)
+        step.observe(self.places.finish(step))
         self.places.work_for(None)
         for edge in program.graph.outputs:
             if not issubclass(edge.type, Model):
                 step.get(HOST, value_name(edge), "the end of the step")
         for node, late in step.staleness.items():
-            observed.add(node, [Measure("staleness", late, 1)])
-        return StepResult(step.results, observed, self.places)
+            step.observed.add(node, [Measure("staleness", late, 1)])
+        return StepResult(step.results, step.observed, self.places)
 
     def execute(self, program: Program, sources: Mapping[str, RowSource], key: Key, task: Task) -> None:
         """Execute one task of step `key.step` of a program whose steps overlap; tasks of other steps may be under way.
@@ -215,7 +229,7 @@ class Executor:
         Any order that keeps the waits of `lowering.waits.waits_between` gives the same results.
         """
         if key.step not in self.begun:
-            self.begun[key.step] = _Step(self, program, sources, key)
+            self.begun[key.step] = _Step(self, program, sources, key, self.window.pop(key.step, None))
         self.places.work_for(self.begun[key.step])
         self.begun[key.step].execute(task)
 
@@ -246,6 +260,16 @@ class Executor:
         self._wake(program, home)
         self.places.on_disk(home, "save", folder)
 
+    def can_save(self, program: Program, steps: int) -> bool:
+        """Return whether a run can continue from what is saved after `steps` steps.
+
+        A copy on an engine that cannot return its weights is filled with the newest ones by `load_state`. So these must
+        be the ones that its schedule says.
+        """
+        copies = program.pipeline.copies if program.pipeline is not None else ()
+        returned = [copy for copy in copies if "token_stats" not in ENGINES[copy.home.engine].verbs]
+        return all(copy.version(steps + copy.ahead) == copy.updates * steps for copy in returned)
+
     def save_state(self, program: Program, folder: Path) -> None:
         """Write all that the next step starts from, into `folder`.
 
@@ -268,6 +292,11 @@ class Executor:
         copy_versions = [(copy_name(home), self.versions.get(home, 0)) for home in lagging]
         versions = WeightVersions(models=newest, copies=copy_versions)
         (folder / VERSIONS).write_text(versions.model_dump_json(indent=1), "utf-8")
+        for step in self.begun.values():
+            step.observe(self.places.finish(step))
+        begun = self.window | {number: step.so_far() for number, step in self.begun.items()}
+        save_window(self.places, program, begun, folder)
+        self.places.finish()
 
     def load_state(self, program: Program, folder: Path) -> None:
         """Load the state that `save_state` wrote, possibly under another plan.
@@ -304,6 +333,8 @@ class Executor:
         for parameter in program.graph.params:
             if (path := folder / CARRIED / f"{parameter.name}.json").is_file():
                 self.carried[parameter.name] = self.places.read(StartState(read_carried(parameter.type, path)), 0)
+        self.begun.clear()
+        self.window = load_window(self.places, program, folder)
         self.places.finish()
 
 
@@ -321,10 +352,17 @@ def copy_name(home: Home) -> str:
 
 
 class _Step:
-    def __init__(self, executor: Executor, program: Program, sources: Mapping[str, RowSource], key: Key) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        program: Program,
+        sources: Mapping[str, RowSource],
+        key: Key,
+        begun: BegunStep | None = None,
+    ) -> None:
         self._executor, self._program, self._sources, self._key = executor, program, sources, key
         self._places, self._versions = executor.places, executor.versions
-        self.results, self.staleness = dict[str, Item](), dict[str, int]()
+        self.results, self.staleness, self.observed = dict[str, Item](), dict[str, int](), Observations()
         self._stores: dict[str | Home, dict[str, Item]] = {HOST: {}}
         self._carried = dict[str, str]()
         for name, home in program.origins:
@@ -336,6 +374,26 @@ class _Step:
         for home in program.homes:
             if home.param in program.frozen:
                 self._put(home, home.param, self._versions.setdefault(home, 0))
+
+        if begun is not None:
+            for (place, name), item in begun.stores.items():
+                self._put(place, name, item)
+            self.results, self.staleness, self.observed = dict(begun.results), dict(begun.staleness), begun.observed
+            for task in program.tasks:  # the rows were drawn; nothing of this step reads these weights again
+                if isinstance(task, Sync) and (copy := self._schedule(task)) is not None:
+                    self._put(task.target, task.value, copy.version(key.step))
+
+    def so_far(self) -> BegunStep:
+        """Return what is known of the step: values by place, results and observations, without weights."""
+        stores = ((place, store) for place, store in self._stores.items() if isinstance(place, str))
+        values = {(place, name): item for place, store in stores for name, item in store.items()}
+        return BegunStep(values, self.results, self.staleness, self.observed)
+
+    def observe(self, observed: Observations) -> None:
+        """Add observations of this step's work to those before."""
+        self.observed.merge(observed)
+        for node, seconds in observed.seconds.items():
+            self.observed.seconds[node] = self.observed.seconds.get(node, 0.0) + seconds
 
     def get(self, place: str | Home, name: str, task: object) -> Item:
         """Return an item of a place's store. Raises LawError, naming the task that reads it, if it is missing."""

@@ -14,13 +14,14 @@ from flowgraph.engines.table import is_server
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.lowering.program import Home, Run, Switch, Sync, Transfer
-from flowgraph.runtime.batch import from_table, select, to_table
+from flowgraph.language.values import Value
+from flowgraph.lowering.program import Home, Parts, Run, Switch, Sync, Transfer
+from flowgraph.runtime.batch import from_table, read_rows, select, to_table, write_rows
 from flowgraph.runtime.hosting import ModelSetup, stream_full_weights
 from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.measure.measured_task import Measures
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
-from flowgraph.runtime.row_identity import StoredValue
+from flowgraph.runtime.row_identity import StoredValue, ids_in, with_ids
 from flowgraph.runtime.serving import Servers
 from flowgraph.runtime.worker import DeviceWorker
 
@@ -87,6 +88,15 @@ class InProcess:
         if step is self._step:
             observed.measured += self.measures.drained()
         return observed
+
+    def keep(self, item: StoredValue, path: Path) -> None:
+        """Write a value, with the ids of its rows, to a file."""
+        write_rows(with_ids(to_table(item.value), item.ids), path)
+
+    def kept(self, kind: type[Value], path: Path, parts: Parts) -> StoredValue:
+        """Return the value that `keep` wrote, with the ids of its rows; it has only `parts` unless these are empty."""
+        table = read_rows(path)
+        return StoredValue(from_table(kind, table, str(path), parts), ids_in(table))
 
     def apply(self, function: Callable[..., Any], items: Sequence[StoredValue], *rest: Any) -> Callable[[], Any]:
         """Call `function` on the tables of `items` now, and return a function that returns the result."""

@@ -13,13 +13,21 @@ from flowgraph.cluster.plan import WeightsBy
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Model
+from flowgraph.language.values import Model, Value
 from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer, results_given
 from flowgraph.lowering.project_columns import value_types
+from flowgraph.runtime.batch import read_rows
 from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
-from flowgraph.runtime.ray.device import Flows, apply_to_tables, leads_row_group, read_source, run_on_host
+from flowgraph.runtime.ray.device import (
+    Flows,
+    apply_to_tables,
+    keep_tables,
+    leads_row_group,
+    read_source,
+    run_on_host,
+)
 from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import DeviceLocation, Spots, same_devices, weight_transport
@@ -240,6 +248,14 @@ class RayPlaces:
         )
         self._wait_for(result, "what is recorded", None)
         return lambda: ray.get(result)
+
+    def keep(self, item: TableReferences, path: Path) -> None:
+        """Submit the writing of an item, with the ids of its rows, to a file; a host process does it."""
+        self._wait_for(host_task(keep_tables).remote(path, *item.refs), f"saving {path.name}", None)
+
+    def kept(self, kind: type[Value], path: Path, parts: Parts) -> TableReferences:
+        """Return references to the rows that `keep` wrote, which a host process reads."""
+        return TableReferences((host_task(read_rows).remote(path),))
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
         """Save a home to `folder`, or load it from there, on all its members, and wait for the end.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import torch
 
 from flowgraph import Flow, Loss, Metric, State, flow, node, stale
 from flowgraph.engines.local.model import LocalModel
-from flowgraph.errors import LawError
+from flowgraph.errors import DataError, LawError
 from flowgraph.language import Key
 from flowgraph.language.values import Measure
 from flowgraph.lowering.lower import lower
@@ -319,3 +320,66 @@ def test_an_iteration_in_which_the_update_is_first_is_refused_at_once(side: Call
     found.executor.execute(program, found.sources, Key(SEED, 2), sync)  # version 1, which is the newest
     with pytest.raises(LawError, match="by the schedule it is 2"):
         found.executor.execute(program, found.sources, Key(SEED, 3), sync)
+
+
+# ------------------------------------------------------------------------------------------- resume
+
+
+@looped("depth, every", [(1, 1), (2, 1), (1, 2), (2, 4)])
+def test_a_run_that_continues_from_any_step_gives_the_same_bits(
+    side: Callable[..., Side], tmp_path: Path, depth: int, every: int
+) -> None:
+    """The window comes from the disk: rows under way, their metrics so far, the copy of the weights, carried values."""
+    program = overlapping(depth, every)
+    whole = side(program).train()
+    for stop in range(1, STEPS):
+        first = side(program).train(until=stop)
+        assert len(first.metrics) == stop
+        folder = tmp_path / f"{depth}-{every}-{stop}"
+        folder.mkdir()
+        first.executor.save_state(program, folder)
+        again = side(program)
+        again.executor.load_state(program, folder)
+        again.train(start=stop)
+        for step in range(stop):
+            again.tables[step] = first.tables[step]
+        assert again.bits() == whole.bits(), stop
+        assert first.metrics + again.metrics == whole.metrics, stop
+
+
+def test_a_checkpoint_is_not_resumed_with_another_overlap(side: Callable[..., Side], tmp_path: Path) -> None:
+    program = overlapping(1)
+    first = side(program).train(until=2)
+    first.executor.save_state(program, tmp_path)
+    for other, said in ((overlapping(2), "depth 2"), (overlapping(0), "no depth")):
+        with pytest.raises(DataError, match=f"has steps under way with depth 1; policy 1 1 1, but the plan has {said}"):
+            side(other).executor.load_state(other, tmp_path)
+
+
+def test_a_damaged_window_is_refused(side: Callable[..., Side], tmp_path: Path) -> None:
+    program = overlapping(1)
+    first = side(program).train(until=2)
+    first.executor.save_state(program, tmp_path)
+    rows = next((tmp_path / "window").glob("*.arrow"))
+    rows.write_bytes(b"not a table")
+    with pytest.raises(DataError, match="is not a table of rows"):
+        side(program).executor.load_state(program, tmp_path)
+    (tmp_path / "window.json").write_text("{}")
+    with pytest.raises(DataError, match="has no steps under way"):
+        side(program).executor.load_state(program, tmp_path)
+
+
+def test_a_run_whose_steps_overlap_does_not_begin_in_the_middle(side: Callable[..., Side]) -> None:
+    with pytest.raises(LawError, match="step 3 has not begun"):
+        side(overlapping(1)).train(start=3)
+
+
+def test_checkpoints_wait_for_a_sync_where_an_engine_cannot_return_its_weights(side: Callable[..., Side]) -> None:
+    program = overlapping(1, 2)
+    found = side(program)
+    assert all(found.executor.can_save(program, step) for step in range(9))
+    assert program.pipeline is not None
+    (copy,) = program.pipeline.copies
+    served = replace(copy, home=replace(copy.home, engine="sglang"))
+    program = replace(program, pipeline=replace(program.pipeline, copies=(served,)))
+    assert [found.executor.can_save(program, step) for step in range(5)] == [True, False, True, False, True]
