@@ -193,7 +193,7 @@ def test_a_run_equals_whole_steps_in_order_that_sample_from_kept_weights(
         assert {name: value for name, value in ours.items() if "staleness" not in name} == theirs
 
 
-@looped("depth, every", SCHEDULES)
+@pytest.mark.parametrize(("depth", "every"), SCHEDULES)
 def test_two_hundred_random_orders_give_the_same_bits(side: Callable[..., Side], depth: int, every: int) -> None:
     program = overlapping(depth, every)
     expected = side(program).train(steps=4).bits()
