@@ -47,12 +47,18 @@ def check_plan_is_followed(program: Program) -> Iterator[FlowError]:
 
 def check_staleness_bound(program: Program) -> Iterator[FlowError]:
     """Yield an error for each node that could read weights which are older than its edge allows."""
-    for task in program.tasks if program.pipeline is not None else ():
+    pipeline = program.pipeline
+    if pipeline is None:
+        return
+    for task in program.tasks:
         homes = dict(task.homes) if isinstance(task, Run) else {}
-        for edge, reader in (read for name in homes and task.nodes for read in edges_read(program.nodes[name])):
+        nodes = [program.nodes[name] for name in task.nodes] if isinstance(task, Run) else []
+        for edge, reader in (read for node in nodes for read in edges_read(node)):
             root = carried_from(edge) if issubclass(edge.type, Model) else None
-            copy = program.pipeline.schedule(homes[value_name(edge)]) if root is not None else None
-            if copy is not None and root is not None and value_name(edge) == root.name and copy.bound > edge.at_most:
+            if root is None or value_name(edge) != root.name:
+                continue
+            copy = pipeline.schedule(homes[root.name])
+            if copy is not None and copy.bound > edge.at_most:
                 yield LawError.too_stale(reader, copy.bound, edge.at_most, copy.ahead, copy.sync_every, copy.updates)
 
 
@@ -114,14 +120,10 @@ class _Versions:
     def execute(self, task: Task, step: int) -> Iterator[FlowError]:
         """Execute one task of step `step`, and yield what is wrong about it."""
         for name, place in task_reads(task):
-            if isinstance(place, str):
-                if (name, place) not in self.values[step]:
-                    yield LawError.not_there(f"{_text(task)}, step {step}", name, place)
-            elif not isinstance(task, Sync):
-                yield from self._reads(task, step, name, place)
-        if isinstance(task, Sync):
-            yield from self._sync(task, step)
-        elif isinstance(task, Run):
+            if isinstance(place, str) and (name, place) not in self.values[step]:
+                yield LawError.not_there(f"{_text(task)}, step {step}", name, place)
+        yield from self.check_weights(task, step)
+        if isinstance(task, Run):
             self.ran[step] += task.nodes
             for name, kind in results_given(task, self.program.nodes):
                 if issubclass(kind, Model) and task.home is not None:
@@ -132,6 +134,18 @@ class _Versions:
                 yield LawError.reads_ahead(_text(task), 1, task.value)
         self.values[step] |= {(n, at) for n, at in task_results(task, self.program.nodes) if isinstance(at, str)}
 
+    def check_weights(self, task: Task, step: int) -> Iterator[FlowError]:
+        """Yield an error for each home whose version is not what a task reads there; a sync copies its version."""
+        if isinstance(task, Sync) and self.held.get(task.target, 0) == self._wanted(step, task.value, task.target):
+            return
+        homes = [(task.value, task.target, task.source)] if isinstance(task, Sync) else []
+        homes += [(name, home, home) for name, home in task.homes] if isinstance(task, Run) else []
+        for name, home, source in homes:
+            wanted, held = self._wanted(step, name, home), self.held.get(source, 0)
+            if held != wanted:
+                yield LawError.other_version(_text(task), step, name, str(source), held, wanted)
+            self.held[home] = held
+
     def _wanted(self, step: int, name: str, home: Home) -> int:
         """Return the version of weights `name` that a task of a step reads at a home."""
         assert self.program.pipeline is not None, "it is asked of steps that overlap"
@@ -141,18 +155,6 @@ class _Versions:
         if name in self.program.frozen:
             return 0
         return copy.version(step) if copy is not None else step * updates_in_step(self.program, name)
-
-    def _reads(self, task: Task, step: int, name: str, home: Home) -> Iterator[FlowError]:
-        wanted, held = self._wanted(step, name, home), self.held.get(home, 0)
-        if wanted != held:
-            yield LawError.other_version(_text(task), step, name, str(home), held, wanted)
-
-    def _sync(self, task: Sync, step: int) -> Iterator[FlowError]:
-        wanted = self._wanted(step, task.value, task.target)
-        if self.held.get(task.target, 0) != wanted:
-            held = self.held[task.target] = self.held.get(task.source, 0)
-            if held != wanted:
-                yield LawError.other_version(_text(task), step, task.value, str(task.source), held, wanted)
 
     def ended(self, step: int) -> Iterator[FlowError]:
         """Yield what the end of a step lacks: nodes that did not run, or ran twice, and results on the host."""

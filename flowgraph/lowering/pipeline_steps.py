@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from flowgraph.language.graph import Node
 from flowgraph.language.values import Model
 from flowgraph.lowering.insert_switches import switches_before
 from flowgraph.lowering.program import (
@@ -117,16 +116,27 @@ def task_shifts(program: Program, shifts: Mapping[str, int]) -> tuple[int, ...]:
     for place, sources in enumerate(makers):
         for source in sources:
             readers[source].append(place)
-    ahead = dict[int, int]()
+    carried, ahead, together = {*carried_values(program)}, dict[int, int](), dict[int, int]()
     effects = [
         place
         for place, task in enumerate(tasks)
         if isinstance(task, Run) and task.place == HOST and not all(program.nodes[name].op.pure for name in task.nodes)
     ]
-    together = dict[int, int]()
     while not ahead or len({ahead.get(place) for place in effects}) > 1:
-        together = dict.fromkeys(effects, min(ahead[place] for place in effects if place in ahead)) if ahead else {}
-        ahead = _shifts_forward(program, shifts, makers, together)
+        least = min((ahead[place] for place in effects if place in ahead), default=0)
+        together, ahead = dict.fromkeys(effects, least) if ahead else {}, {}
+        for place, task in enumerate(tasks):
+            made = [ahead[source] for source in makers[place] if source in ahead]
+            if place in together:
+                ahead[place] = together[place]
+            elif isinstance(task, Run) and task.role:
+                ahead[place] = shifts.get(task.role, 0)
+            elif (isinstance(task, Read) and task.value in carried) or (
+                isinstance(task, Run) and carried & {*task.reads}
+            ):
+                ahead[place] = 0
+            elif isinstance(task, Run | Transfer) and made:
+                ahead[place] = min(made)
     following = 0  # a switch has the shift of the task that it prepares
     for place in reversed(range(len(tasks))):
         if place not in ahead:
@@ -135,24 +145,6 @@ def task_shifts(program: Program, shifts: Mapping[str, int]) -> tuple[int, ...]:
             ahead[place] = following if isinstance(tasks[place], Switch) else (min if syncs else max)(later, default=0)
         following = ahead[place]
     return tuple(ahead[place] for place in range(len(tasks)))
-
-
-def _shifts_forward(
-    program: Program, shifts: Mapping[str, int], makers: Sequence[frozenset[int]], together: Mapping[int, int]
-) -> dict[int, int]:
-    """Return the shifts that follow from roles, from carried state, and from what a task reads; some have none."""
-    carried, ahead = {*carried_values(program)}, dict[int, int]()
-    for place, task in enumerate(program.tasks):
-        made = [ahead[source] for source in makers[place] if source in ahead]
-        if place in together:
-            ahead[place] = together[place]
-        elif isinstance(task, Run) and task.role:
-            ahead[place] = shifts.get(task.role, 0)
-        elif (isinstance(task, Read) and task.value in carried) or (isinstance(task, Run) and carried & {*task.reads}):
-            ahead[place] = 0
-        elif isinstance(task, Run | Transfer) and made:
-            ahead[place] = min(made)
-    return ahead
 
 
 def copy_schedules(program: Program, ahead: Sequence[int]) -> Iterator[CopySchedule]:
@@ -170,8 +162,5 @@ def copy_schedules(program: Program, ahead: Sequence[int]) -> Iterator[CopySched
 
 def updates_in_step(program: Program, param: str) -> int:
     """Return how many updates of a model parameter one step makes; 1 if none."""
-    return max(1, sum(_updates(node, param) for node in program.graph.nodes))
-
-
-def _updates(node: Node, param: str) -> bool:
-    return node.root is not None and node.root.name == param and any(issubclass(kind, Model) for kind in node.returns)
+    updated = (node for node in program.graph.nodes if node.root is not None and node.root.name == param)
+    return max(1, sum(any(issubclass(kind, Model) for kind in node.returns) for node in updated))

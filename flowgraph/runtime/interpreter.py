@@ -26,7 +26,6 @@ from flowgraph.lowering.program import (
     CopySchedule,
     Home,
     Parts,
-    Pipeline,
     Program,
     Read,
     Run,
@@ -186,41 +185,30 @@ class Executor:
         that reads a value that its place does not have, or weights that another version has replaced, and any error of
         the tasks.
         """
-        if program.pipeline is not None:
-            return self._run_iteration(
-                program, program.pipeline, sources, key, key.step + 1 if steps is None else steps
-            )
-        self.places.work_for(None)
-        step = _Step(self, program, sources, key)
-        for task in program.tasks:
-            step.execute(task)
-        observed = self.places.finish()
+        if program.pipeline is None:
+            self.places.work_for(None)
+            step = _Step(self, program, sources, key)
+            for task in program.tasks:
+                step.execute(task)
+            step.observe(self.places.finish())
+        else:
+            fills = key.step not in self.begun and key.step not in self.window
+            if fills and key.step:
+                raise LawError.no_window(key.step)
+            for number in range(key.step - program.pipeline.depth if fills else key.step, key.step + 1):
+                for each in iteration(program, number, key.step + 1 if steps is None else steps):
+                    self.execute(program, sources, Key(key.seed, number + each.ahead), each.task)
+            step = self.begun.pop(key.step)
+            step.observe(self.places.finish(step))
+            self.places.work_for(None)
+        for node, late in step.staleness.items():
+            step.observed.add(node, [Measure("staleness", late, 1)])
         carries = {i: name for name, i in program.graph.carries().items()}
         for i, edge in enumerate(program.graph.outputs):
             if not issubclass(edge.type, Model):
                 item = step.get(HOST, value_name(edge), "the end of the step")
                 if i in carries:
                     self.carried[carries[i]] = item
-        return StepResult(step.results, observed, self.places)
-
-    def _run_iteration(
-        self, program: Program, pipeline: Pipeline, sources: Mapping[str, RowSource], key: Key, steps: int
-    ) -> StepResult:
-        """Execute the iteration that ends step `key.step`, after those that fill the pipeline before the first step."""
-        fills = key.step not in self.begun and key.step not in self.window
-        if fills and key.step:
-            raise LawError.no_window(key.step)
-        for number in range(key.step - pipeline.depth if fills else key.step, key.step + 1):
-            for each in iteration(program, number, steps):
-                self.execute(program, sources, Key(key.seed, number + each.ahead), each.task)
-        step = self.begun.pop(key.step)
-        step.observe(self.places.finish(step))
-        self.places.work_for(None)
-        for edge in program.graph.outputs:
-            if not issubclass(edge.type, Model):
-                step.get(HOST, value_name(edge), "the end of the step")
-        for node, late in step.staleness.items():
-            step.observed.add(node, [Measure("staleness", late, 1)])
         return StepResult(step.results, step.observed, self.places)
 
     def execute(self, program: Program, sources: Mapping[str, RowSource], key: Key, task: Task) -> None:
@@ -451,7 +439,10 @@ class _Step:
                 name: results[name] if name in results else self.get(task.place, name, task) for name in rest.reads
             }
             versions = {name: int(self.get(home, name, task)) for name, home in task.homes}
-            self._note_staleness(rest, versions)
+            for name, home in task.homes:
+                if self._program.pipeline is not None and self._program.pipeline.schedule(home) is not None:
+                    newest = self._key.step * updates_in_step(self._program, name)
+                    self.staleness |= dict.fromkeys(rest.nodes, newest - versions[name])
             results |= self._places.run(self._program.graph, rest, items, versions, self._key)
             for name, kind in results_given(rest, nodes):
                 if issubclass(kind, Model) and task.home is not None:
@@ -460,11 +451,3 @@ class _Step:
         for name, item in results.items():
             self._put(task.place, name, item)
         self.results |= results
-
-    def _note_staleness(self, task: Run, versions: Mapping[str, int]) -> None:
-        """Note by how many updates the weights of nodes that sample are older than those that train on the rows."""
-        pipeline = self._program.pipeline
-        for name, home in task.homes if pipeline is not None else ():
-            if pipeline.schedule(home) is not None:
-                newest = self._key.step * updates_in_step(self._program, name)
-                self.staleness |= dict.fromkeys(task.nodes, newest - versions[name])
