@@ -251,8 +251,8 @@ class Program:
         return {node.name: node for node in self.graph.nodes}
 
     def without(self, place: int) -> Program:
-        """Return the program without the task at index `place`; tests check that such programs are refused."""
-        return replace(self, tasks=self.tasks[:place] + self.tasks[place + 1 :])
+        """Return the program without the task at index `place`, and without overlap; tests check that it is refused."""
+        return replace(self, tasks=self.tasks[:place] + self.tasks[place + 1 :], pipeline=None)
 
 
 def value_name(edge: Edge) -> str:

@@ -75,7 +75,7 @@ class RayPlaces:
     attached: frozenset[str] = frozenset()
     _pending: list[PendingCall] = field(default_factory=list[PendingCall])
     _sources: dict[int, tuple[RowSource, Any]] = field(default_factory=dict[int, tuple[RowSource, Any]])
-    _leaving: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    _leaving: dict[str, dict[Home, list[Any]]] = field(default_factory=dict[str, dict[Home, list[Any]]])
     _flows_ref: Any = None
     _step: object = None
     _observed: dict[object, Observations] = field(default_factory=dict[object, Observations])
@@ -198,11 +198,11 @@ class RayPlaces:
         Restoring waits until the pool's other homes, if they are being freed, have left the devices.
         """
         about, members = f"{'wake' if awake else 'sleep'} {home.param} on {home}", self._members(home)
-        after = self._leaving.get(home.pool, []) if awake else []
+        after = [ref for refs in self._leaving.get(home.pool, {}).values() for ref in refs] if awake else []
         refs = [member.actor.switch.remote(home, awake, *after) for member in members]
         self._wait_for_all(refs, about, members)
         if not awake:
-            self._leaving.setdefault(home.pool, []).extend(refs)
+            self._leaving.setdefault(home.pool, {})[home] = refs
 
     def _wait_for(self, ref: Any, about: str, member: Member | None, task: str = "") -> None:
         self._pending.append(PendingCall(ref, about, member, task, self.deadlines.limit_s(task), self._step))

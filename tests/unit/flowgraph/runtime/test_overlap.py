@@ -286,18 +286,11 @@ def test_without_any_task_a_run_fails(side: Callable[..., Side], depth: int, eve
     steps = depth + every + 2
     tasks = [*unrolled(program, steps)]
     expected = side(program).train(steps=steps).bits()
-    first = {step for step in range(steps) if step <= depth}  # the copies were loaded with version 0
-    idle = set[int]()
-    assert program.pipeline is not None
-    (copy,) = program.pipeline.copies
-    idle = {step for step in range(1, steps) if copy.version(step) == copy.version(step - 1)} | {0}
     for i, (step, task) in enumerate(tasks):
         if isinstance(task, Run) and "adapt" in task.nodes:
             continue  # the end of its step misses it, in `train`
-        with pytest.raises((LawError, KeyError, AssertionError)) as caught:
-            assert side(program).in_order(tasks[:i] + tasks[i + 1 :]).bits() == expected, "something else came out"
-        assert caught.value is not None, (step, task)
-    assert idle | first
+        with pytest.raises((LawError, KeyError, AssertionError)):
+            assert side(program).in_order(tasks[:i] + tasks[i + 1 :]).bits() == expected, (step, task)
 
 
 @pytest.mark.parametrize("store", ["begun", "versions", "carried"])
