@@ -34,12 +34,12 @@ from nodes import (
     Prompts,
     Reference,
     Rollout,
+    Scores,
     clipped,
     generate,
     group_normalize,
     kl_k3,
     logprobs,
-    score,
     update,
 )
 from nodes.data.source import PromptSource
@@ -63,6 +63,12 @@ def adapt(coefficient: Coefficient, rollout: Rollout) -> Coefficient:
     return Coefficient(grown, [Measure("coefficient", grown, 1)])
 
 
+@node(kind="score", pure=False)
+def judged(rollout: Rollout) -> Scores:
+    """Score responses by their first token; it counts as a side effect, as a rule does, but starts no process."""
+    return Scores((rollout.tokens.data[:, 0] % 7).float())
+
+
 @node
 def weigh(advantages: Advantages, coefficient: Coefficient) -> Advantages:
     """Scale advantages."""
@@ -75,7 +81,7 @@ def carrying(
 ) -> tuple[Policy, Coefficient, Rollout]:
     """Sample ahead, and carry weights, a factor and an order from step to step."""
     rollout = generate(stale(policy, at_most=5), prompts, n=2, max_tokens=2)
-    advantages = weigh(group_normalize(score(rollout, by="partial"), rollout.group), coefficient)
+    advantages = weigh(group_normalize(judged(rollout), rollout.group), coefficient)
     far = logprobs(ref, rollout)
 
     def loss(pi: Policy) -> Loss:
