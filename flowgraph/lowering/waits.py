@@ -38,19 +38,21 @@ def waits_between(program: Program, tasks: Sequence[tuple[int, Task]]) -> tuple[
     """
     brought, makers = dict[tuple[int, str, str | Home], int](), dict[tuple[int, str], int]()
     users, writers, effects = defaultdict[Home, set[int]](set), dict[Home, int](), dict[str, int]()
-    carried, held = carried_values(program), dict[Home, int]()
+    carried, origins, held = carried_values(program), dict(program.origins), dict[Home, int]()
     waits = list[frozenset[int]]()
     for i, (step, task) in enumerate(tasks):
         sources = (brought.get((step, value, place), makers.get((step, value))) for value, place in task_reads(task))
         needs = {source for source in sources if source is not None}
-        needs |= {writers[home] for home in homes_of(task) if home in writers}
         if isinstance(task, Read) and task.value in carried:
             before = step - 1, carried[task.value]
             needs |= {brought.get((*before, HOST), makers[before])} if before in makers else set()
-        schedule = program.pipeline.schedule(task.target) if program.pipeline and isinstance(task, Sync) else None
+        newest = isinstance(task, Sync) and task.value in origins
+        schedule = program.pipeline.schedule(task.target) if program.pipeline and newest else None
         idle = schedule is not None and held.get(schedule.home, 0) == schedule.version(step)
         if schedule is not None:
             held[schedule.home] = schedule.version(step)
+        used = (schedule.home,) if schedule is not None and idle else homes_of(task)
+        needs |= {writers[home] for home in used if home in writers}
         for home in () if idle else homes_replaced(task, program):
             needs |= users.pop(home, set())
             writers[home] = i

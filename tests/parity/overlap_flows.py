@@ -22,9 +22,10 @@ from nodes import (
     logprobs,
     update,
 )
+from nodes.sampling import METRICS
 
 
-@node(kind="generate")
+@node(kind="generate", metrics=METRICS)
 def slowly(
     policy: LanguageModel, prompts: Prompts, *, seconds: Annotated[float, Field(ge=0)] = 0.6, key: Key = Key()
 ) -> Rollout:
