@@ -37,7 +37,7 @@ pytestmark = pytest.mark.processes
 
 OWN = Path(__file__).parent / "overlap_flows.py"
 GRAPH: Graph = compile_graph(find_flow(f"{OWN}:two_pools").flow.graph())
-STEPS, SAMPLED = 4, "policy.slowly"
+STEPS, SAMPLED = 8, "policy.slowly"
 NAP_S = 0.6  # of sampling, and of scoring: the setting of the flow
 
 
@@ -99,6 +99,12 @@ def both_busy_s(measured: Sequence[MeasuredTask]) -> float:
     )
 
 
+def steady(measured: Sequence[MeasuredTask]) -> list[MeasuredTask]:
+    """Return the tasks since the fourth scoring began: before, processes of host nodes are still starting."""
+    begin = sorted(task.begin_s for task in measured if task.task == "ref.judged")[3]
+    return [task for task in measured if task.begin_s >= begin]
+
+
 def idle_share(measured: Sequence[MeasuredTask], pool: str) -> float:
     """Return the share of the time, from the first task of any pool to the last, in which a pool ran nothing."""
     begin, end = min(task.begin_s for task in measured), max(task.end_s for task in measured)
@@ -152,9 +158,10 @@ def test_two_pools_are_busy_at_once_and_the_bits_are_those_of_one_process(
         assert versions == {max(0, step - 1)}
     assert all(torch.equal(first[3][name], rest[3][name]) for name in first[3]), "resumed bit for bit"
     assert max(float((first[3][name] - wanted[3][name]).abs().max()) for name in first[3]) < 1e-6
-    assert [each["policy.slowly.staleness"] for each in first[1]] == [0, 1, 1, 1]
-    assert both_busy_s(in_turn[2]) < 0.1 * NAP_S
-    assert both_busy_s(first[2]) > 0.8 * (STEPS - 1) * NAP_S, "of each update, the next step was being sampled"
+    assert [each["policy.slowly.staleness"] for each in first[1]] == [0, *(STEPS - 1) * [1]]
+    turns, overlaps = steady(in_turn[2]), steady(first[2])
+    assert both_busy_s(turns) < 0.1 * NAP_S
+    assert both_busy_s(overlaps) > 0.8 * (STEPS - 4) * NAP_S, "during each update, the next step was being sampled"
     for pool in ("all", "apart"):
-        assert idle_share(first[2], pool) < idle_share(in_turn[2], pool) - 0.1, pool
-    print({pool: (idle_share(in_turn[2], pool), idle_share(first[2], pool)) for pool in ("all", "apart")})
+        assert idle_share(overlaps, pool) < idle_share(turns, pool) - 0.2, pool
+    print({pool: (idle_share(turns, pool), idle_share(overlaps, pool)) for pool in ("all", "apart")})
