@@ -46,8 +46,9 @@ def waits_between(program: Program, tasks: Sequence[tuple[int, Task]]) -> tuple[
         if isinstance(task, Read) and task.value in carried:
             before = step - 1, carried[task.value]
             needs |= {brought.get((*before, HOST), makers[before])} if before in makers else set()
-        newest = isinstance(task, Sync) and task.value in origins
-        schedule = program.pipeline.schedule(task.target) if program.pipeline and newest else None
+        schedule = None
+        if program.pipeline is not None and isinstance(task, Sync) and task.value in origins:
+            schedule = program.pipeline.schedule(task.target)
         idle = schedule is not None and held.get(schedule.home, 0) == schedule.version(step)
         if schedule is not None:
             held[schedule.home] = schedule.version(step)

@@ -46,9 +46,9 @@ def pipeline_lines(program: Program) -> list[str]:
         for copy in pipeline.copies
     ]
     lines += [f"  {line}" for line in columns(copies)]
-    for i, tasks in enumerate(pipeline.prologue):
-        runs = [(each, i - pipeline.depth + each.ahead) for each in tasks]
-        lines.append(f"  before  {' | '.join(f'{_name(each)} {step}' for each, step in runs if _name(each))}")
+    for i, filling in enumerate(pipeline.prologue):
+        begun = [(each, i - pipeline.depth + each.ahead) for each in filling]
+        lines.append(f"  before  {' | '.join(f'{_name(each)} {step}' for each, step in begun if _name(each))}")
     runs = [f"{_name(each)} step {_step(each.ahead)}" for each in pipeline.kernel if _name(each)]
     lines += [f"  each    {' | '.join(runs)}"]
     tasks = [[_step(each.ahead), *task_cells(each.task)] for each in pipeline.kernel]
