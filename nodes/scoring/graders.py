@@ -60,6 +60,11 @@ OnError = float | Literal["fail"]
 Extras = Mapping[str, float | str | None]
 
 
+def default_call_limit(limit_s: float, responses: int, workers: int) -> float:
+    """Return the seconds that a call may take: a quarter of `limit_s` per response of a worker, at least 12 of them."""
+    return limit_s * max(MIN_LIMITS, responses / workers / SHARE_OF_LIMIT)
+
+
 @dataclass(frozen=True)
 class Graded:
     """One score per row, in the rows' order; the number of failed rows, and the text of the first failure or "".
@@ -204,7 +209,7 @@ class _Call:
     def __post_init__(self) -> None:
         count, pool = len(self.rows), self.pool
         self.chunk_rows = min(CHUNK_ROWS, max(1, math.ceil(count / pool.count)))
-        self.limit_s = pool.call_limit_s or pool.limit_s * max(MIN_LIMITS, count / pool.count / SHARE_OF_LIMIT)
+        self.limit_s = pool.call_limit_s or default_call_limit(pool.limit_s, count, pool.count)
         self.row_limit_s = pool.limit_s * (PROGRAM_LIMITS if self.rule.runs_programs else 1)
         self.waiting = deque(range(count))
         self.scores, self.failed = dict[int, float](), dict[int, RuleError]()

@@ -14,25 +14,23 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal
 from urllib.parse import SplitResult
 
 from flowgraph.errors import RuleError
 from nodes.scoring.grader_messages import LARGEST_SCORE, notes_of
+from nodes.scoring.graders import OnError, default_call_limit
 from nodes.scoring.http_post import JSON_HEADERS, AnswerTooLongError, NoServerError, OpenRequests, post_json
 from nodes.scoring.rule_forms import finite
 
 TRIES = 5
 WAIT_S = 1.0  # before the second try; each further wait is twice as long
 LOOK_S = 0.2
-SHARE_OF_LIMIT, MIN_LIMITS = 4, 12  # as for rules
 ANSWER_BYTES = 8 << 20
 WHY_CHARACTERS = 200
 TOO_MANY = 429
 OF_ONE_ROW = (400, 413, 422)  # a text that is too long for the model, for example
 
 Body = Mapping[str, object]
-OnError = float | Literal["fail"]
 
 
 class NoScoreError(ValueError):
@@ -88,7 +86,7 @@ class ModelServer:
         """
         results = dict[int, Scored | None]()
         ended = queue.SimpleQueue[tuple[int, Future[Scored | NoScoreError]]]()
-        limit_s = self.call_limit_s or self.limit_s * max(MIN_LIMITS, len(bodies) / self.workers / SHARE_OF_LIMIT)
+        limit_s = self.call_limit_s or default_call_limit(self.limit_s, len(bodies), self.workers)
         end_s = time.monotonic() + limit_s
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="model-server")
         try:

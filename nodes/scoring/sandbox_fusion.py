@@ -56,10 +56,9 @@ class SandboxFusion:
 
     def _answer(self, request: Mapping[str, object], limits: ProgramLimits) -> dict[str, object]:
         """Post a request, again if the server is busy; return its answer."""
-        why = ""
+        why, limit_s, sent = "", COMPILE_S + limits.wall_s + GRACE_S, json.dumps(request).encode()
         for attempt in range(TRIES):
             time.sleep(attempt * WAIT_S)
-            limit_s, sent = COMPILE_S + limits.wall_s + GRACE_S, json.dumps(request).encode()
             try:
                 status, body = post_json(self._parts, sent, limit_s=limit_s, answer_bytes=ANSWER_BYTES)
             except (NoServerError, AnswerTooLongError) as error:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -17,13 +15,12 @@ from nodes.scoring.program_tests import as_call
 from nodes.scoring.programs import ProgramHost, ProgramLimits
 from nodes.scoring.rules import resolve
 from nodes.scoring.sandbox_fusion import SandboxFusion, endpoint
+from tests.json_server import JsonServer, Reply
 
 confines = pytest.mark.skipif(bool(lacks()), reason="this machine cannot confine a process")
 
-Reply = tuple[int, bytes]
 
-
-class Double:
+class Double(JsonServer):
     """Speaks SandboxFusion's API: the fields that it documents, the defaults, and no field that it does not know."""
 
     KNOWN = {  # noqa: RUF012
@@ -40,30 +37,14 @@ class Double:
     def __init__(self) -> None:
         self.requests = list[dict[str, Any]]()
         self.reply: Callable[[dict[str, Any]], Reply] = lambda request: success("")
-        double = self
+        super().__init__()
+        self.url += "/run_code"
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                double.requests.append(body)
-                wrong = [
-                    name for name, value in body.items() if not isinstance(value, double.KNOWN.get(name, type(None)))
-                ]
-                status, answer = (422, json.dumps({"detail": wrong}).encode()) if wrong else double.reply(body)
-                if self.path != "/run_code":
-                    status, answer = 404, b'{"detail":"Not Found"}'
-                if status:
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(answer)))
-                    self.end_headers()
-                    self.wfile.write(answer)
-
-            def log_message(self, *ignored: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/run_code"
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+    def answer(self, path: str, body: dict[str, Any], headers: Mapping[str, str]) -> Reply:
+        self.requests.append(body)
+        wrong = [name for name, value in body.items() if not isinstance(value, self.KNOWN.get(name, type(None)))]
+        reply = (422, json.dumps({"detail": wrong}).encode()) if wrong else self.reply(body)
+        return reply if path == "/run_code" else (404, b'{"detail":"Not Found"}')
 
 
 def answered(status: str, /, **run: object) -> Reply:
@@ -78,10 +59,8 @@ def success(stdout: str) -> Reply:
 
 @pytest.fixture
 def double() -> Iterator[Double]:
-    made = Double()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with Double() as server:
+        yield server
 
 
 def test_a_request_has_the_fields_that_are_documented(double: Double) -> None:
