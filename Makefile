@@ -40,11 +40,11 @@ demo: $(RUNTIME)  ## train a tiny model with GRPO, on two cores
 test: style  ## check, and run every test that belongs to each change
 	@# The type checkers run beside the tests, which leave a core idle at times; they print only what is wrong.
 	@( $(CHECK_TYPES) ) >$(VENV)/types.txt 2>&1 & types=$$!; \
-	    $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup; tests=$$?; \
+	    $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder; tests=$$?; \
 	    wait $$types || { cat $(VENV)/types.txt; exit 1; }; exit $$tests
 
 test-fast: $(DEV)  ## the inner loop: unit tests and rules of the sources, no process started, no lint
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not slow and not gpu and not processes" tests/unit tests/architecture
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -m "not slow and not gpu and not processes" tests/unit tests/architecture
 
 slow: $(DEV)  ## run what is too long for each change, all of it or GROUP=one of tests/slow_inputs.toml
 	@$(BIN)/pytest -q -m "slow$(if $(GROUP),(group='$(GROUP)')) and not gpu"

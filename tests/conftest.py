@@ -108,6 +108,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("sources"))  # so that one process parses them
         if slow and _has_more_in_slow(item):
             item.add_marker("slow")
+    items.sort(key=_place_in_the_order)
+
+
+def _place_in_the_order(item: pytest.Item) -> int:
+    """Return 0 for the longest lane, which must begin at once, and 2 for tests that read what type checkers cached."""
+    groups = {mark.args[0] for mark in item.iter_markers("xdist_group")}
+    return 0 if "processes" in groups else 2 if "typing" in groups else 1
 
 
 def _has_more_in_slow(item: pytest.Item) -> bool:

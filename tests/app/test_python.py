@@ -63,6 +63,7 @@ def test_a_plan_is_what_the_command_line_prints_as_json(tmp_path: Path) -> None:
     assert {"text/plain"} < set(shown(result))
 
 
+@pytest.mark.slow(group="commands")
 def test_what_is_asked_of_a_plan_takes_the_plan_its_file_or_the_result(tmp_path: Path) -> None:
     result = fg.plan("grpo", **H100)
     file = result.save(tmp_path / "plan.json")

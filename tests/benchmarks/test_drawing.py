@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks import drawing
 from flowgraph.diagrams.write.formats import text_in
 from tests.looped import looped
@@ -22,6 +24,7 @@ def test_a_table_has_seconds_and_the_ratio_to_the_baseline_of_the_same_round() -
     assert lines[-1].split("  ")[-1].strip() == "2.50 (2.00 … 3.00)"
 
 
+@pytest.mark.slow(group="commands")
 @looped("name", ["draw grpo -o plan.svg"], slow=["draw grpo", "draw grpo --to mmd"])
 def test_its_commands_run(name: str, tmp_path: Path) -> None:
     drawing.run(drawing.COMMANDS[name], tmp_path)

@@ -80,6 +80,7 @@ def test_constants_are_fitted_from_the_middle_of_their_bounds() -> None:
     assert all(each.value == (each.low + each.high) / 2 for each in neutral(bounds("megatron")).values())
 
 
+@pytest.mark.slow(group="planner")
 def test_a_training_table_refits_without_the_rows_it_forecasts() -> None:
     kind = KINDS["training_foundry"]()
     left = [each for each in kind.samples if each.model == "70b"]

@@ -99,6 +99,7 @@ def test_the_published_placement_is_our_best_or_a_tie_at_five_of_seven_sizes() -
     assert max((case.forecast or 0.0) / case.measured for case in losses(ORDINAL)) <= 1.3
 
 
+@pytest.mark.slow(group="planner")
 def test_together_is_best_on_few_devices_and_little_better_than_a_split_on_many() -> None:
     """Source: as above; there a split is the better one on many devices."""
     few, many = (read_testbed(changed({"n_gpus": count})) for count in ("16", "128"))

@@ -219,6 +219,7 @@ def test_a_scale_is_fitted_without_the_run_that_it_is_held_against() -> None:
     assert next(iter(scaled(plain[:1]))).why == "its framework has no other run"
 
 
+@pytest.mark.slow(group="planner")
 def test_systems_of_a_figure_are_put_in_the_order_that_was_measured() -> None:
     """Source: openpsi-project/ReaLHF, docs/source/images/vws.svg: all four models of 7B on 16 H100."""
     setting = [row for row in END_TO_END if row["unit"].startswith("PFLOP") and "all four" in row["model"]][:4]

@@ -55,6 +55,7 @@ NAMES = [f"{row['system']} {row['model']} {row['gpu']} {row['precision']}" for r
 OTHERS = [row for row in STATED if row is not LATE]
 
 
+@pytest.mark.slow(group="planner")
 @looped("row", OTHERS[::4], slow=[row for row in OTHERS if row not in OTHERS[::4]])
 def test_where_inputs_are_stated_our_split_is_within_one_step_of_the_grid(row: Row) -> None:
     """Source: the recipes of NeMo-RL and the lengths of its performance summary, named in each row."""
@@ -63,6 +64,7 @@ def test_where_inputs_are_stated_our_split_is_within_one_step_of_the_grid(row: R
     assert steps_between(problem(row), ours, (int(row["rollout_gpus"]), int(row["train_gpus"]))) <= 1
 
 
+@pytest.mark.slow(group="planner")
 def test_eight_updates_of_staleness_leave_half_of_the_devices_to_training() -> None:
     """With one batch in flight whatever the staleness, 160 of 192 devices would generate; 64 do in the recipe."""
     ours = split_of(problem(LATE), Units())

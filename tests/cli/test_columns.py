@@ -18,6 +18,7 @@ from tests.cli.small_run import quietly
 Run = Callable[..., Any]
 
 GPUS = ("--cluster", "2x8xh100", "--model", "qwen3-8b")
+LONGEST = pytest.mark.slow(group="commands")
 EXACT = ("export",)  # scripts, whose lines are not broken
 
 COMMANDS = (
@@ -86,7 +87,9 @@ def longest(said: Any) -> int:
     return max(map(cell_len, (said.out + said.err).splitlines()), default=0)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [pytest.param(each, marks=LONGEST if "auto" in each else ()) for each in COMMANDS], ids=" ".join
+)
 def test_what_a_command_prints_fits_and_uses_the_terminal(
     command: tuple[str, ...], here: Path, flowgraph: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +103,7 @@ def test_what_a_command_prints_fits_and_uses_the_terminal(
     assert command not in WIDER or widths[160] > 80, widths
 
 
+@pytest.mark.slow(group="commands")
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each[0] in ("plan", "explain", "show")], ids=" ".join)
 def test_no_word_is_lost_where_lines_are_broken(
     command: tuple[str, ...], here: Path, flowgraph: Run, monkeypatch: pytest.MonkeyPatch

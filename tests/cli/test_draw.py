@@ -119,6 +119,7 @@ def _check(text: str, name: str) -> None:
         assert len(text.splitlines()) > 1
 
 
+@pytest.mark.slow(group="commands")
 @pytest.mark.parametrize("kind", PICTURES)
 def test_each_subject_is_written_in_each_format_by_the_files_ending(flowgraph: Run, subjects: Any, kind: str) -> None:
     for ending, name in ENDINGS.items():
@@ -136,6 +137,7 @@ def _first(kind: str) -> str:
     return {"flow": "flow", "run": "run"}.get(kind, "plan")
 
 
+@pytest.mark.slow(group="commands")
 @pytest.mark.parametrize("kind", PICTURES)
 def test_a_page_has_a_section_for_each_picture_and_says_which_are_not_there(
     flowgraph: Run, subjects: Any, kind: str
@@ -248,6 +250,7 @@ def test_only_a_terminal_gets_colour_and_not_where_no_colour_is_asked_for(
 # ------------------------------------------------------------------------------------------------------------- diff
 
 
+@pytest.mark.slow(group="commands")
 def test_two_flows_or_two_plans_are_compared_as_text_and_as_one_picture(flowgraph: Run, subjects: Any) -> None:
     assert "+++ gpg" in text_of(flowgraph("diff", "grpo", "gpg"))
     assert "+++ cluster.json" in text_of(flowgraph("diff", "plan.json", "cluster.json"))

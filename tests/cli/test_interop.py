@@ -216,6 +216,7 @@ LARGE = ("--cluster", "16x8xh100", "--model", "Qwen3-235B-A22B", "--batch", "512
 LONG = ("--prompt-tokens", "1k", "--response-tokens", "mean=4k,max=16k")
 
 
+@pytest.mark.slow(group="commands")
 @pytest.mark.parametrize("system", ["verl", "openrlhf", "nemo-rl"])
 def test_a_plan_that_does_not_fit_as_a_system_runs_it_is_written_in_layouts_that_do(
     flowgraph: Run, made: Any, read: Any, system: str, monkeypatch: pytest.MonkeyPatch
@@ -361,6 +362,7 @@ NEAR: list[tuple[str, tuple[str, ...], tuple[str, str], str, float]] = [
 ]
 
 
+@pytest.mark.slow(group="commands")
 @pytest.mark.parametrize(("flow", "arguments", "target", "note", "share"), NEAR)
 def test_a_plan_that_a_system_cannot_run_as_it_is_comes_back_near(
     flowgraph: Run,
@@ -427,6 +429,7 @@ RECIPES: dict[str, tuple[str, str, str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow(group="commands")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_published_recipe_is_not_refused(flowgraph: Run, name: str) -> None:
     """It fits as it is, or with rows shorter than the longest that it allows, and then says how long."""

@@ -304,6 +304,7 @@ def test_what_if_tells_the_pools_where_their_devices_are_others(flowgraph: Run) 
     assert re.fullmatch(r"  devices=1x8xh100  [0-9.]+ s +\+0% +the same pools", lines[-2])
 
 
+@pytest.mark.slow(group="commands")
 def test_what_is_robust_is_so_by_what_was_asked_for(flowgraph: Run) -> None:
     Path("priced.toml").write_text(PRICED)
     asked = ("plan", "ppo", *PRICES, "--objective")
@@ -331,6 +332,7 @@ def test_devices_of_several_kinds_are_told_apart(flowgraph: Run) -> None:
     assert ranked and all(re.search(r" on \d+ h(100|20)-sxm-\d+g", line) for line in ranked)
 
 
+@pytest.mark.slow(group="commands")
 def test_plans_are_told_in_a_hundred_columns(flowgraph: Run) -> None:
     for flow, cluster in (("ppo", "8x8xh100"), ("grpo", "4x8xh100"), ("ppo", "1x8xh100,1x8xh20")):
         large = ("--cluster", cluster, "--model", "Qwen/Qwen3-8B", "--batch", "512", *LENGTHS)

@@ -137,6 +137,7 @@ def seconds_of(verb: str, flow: str, flowgraph: Run) -> list[float]:
     return []
 
 
+@pytest.mark.slow(group="commands")
 @pytest.mark.parametrize(
     "every_verb", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one verb", "all verbs"]
 )

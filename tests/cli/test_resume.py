@@ -283,6 +283,7 @@ def own(flowgraph: Run, *more: object) -> Path:
     return Path("run")
 
 
+@pytest.mark.slow(group="resume")
 @pytest.mark.parametrize("how", ["changed", "gone"])
 def test_a_flow_that_changed_since_is_resumed_as_it_was(flowgraph: Run, how: str) -> None:
     run = own(flowgraph)
@@ -362,6 +363,7 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow(group="resume")
 def test_no_flipped_bit_of_foreign_data_passes_in_silence_from_the_start_to_a_resume(flowgraph: Run) -> None:
     rows = [row("digits", f"12{i}", f"{i}21", ability="reverse", extra_info={"index": i}) for i in range(4)]
     Path("rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))

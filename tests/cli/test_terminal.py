@@ -78,6 +78,7 @@ def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from leaves(value, (*path, key))
 
 
+@pytest.mark.slow(group="commands")
 def test_the_commands_that_read_plans_print_no_control(flowgraph: Run, trained: Path, tmp_path: Path) -> None:
     text_of(flowgraph("plan", "grpo", "--cluster", "2x8xh100", "--model", "qwen3-8b", "-o", "gpu.json"))
     plan = json.loads(Path("gpu.json").read_text())

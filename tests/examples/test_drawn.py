@@ -109,6 +109,7 @@ def test_the_json_of_a_drawn_flow_is_read_back_the_same(name: str) -> None:
     assert (read, as_json(read)) == (flow_of(name), as_json(flow_of(name)))
 
 
+@pytest.mark.slow(group="commands")
 @looped("flow, cluster, picture", PLANS)
 def test_the_json_of_a_drawn_plan_is_read_back_the_same(flow: str, cluster: str, picture: str) -> None:
     drawing = drawn_plan(flow, cluster, picture)

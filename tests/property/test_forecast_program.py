@@ -73,6 +73,7 @@ def edited(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
     yield forecast_again(problem, plan.model_copy(update={"placed": tuple(cut)}))
 
 
+@pytest.mark.slow(group="planner")
 @EVERY
 def test_the_tasks_of_a_forecast_are_those_of_the_program_and_wait_for_the_same(flow: str, cluster: str) -> None:
     for plan in plans_of(flow, cluster):

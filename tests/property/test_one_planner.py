@@ -10,6 +10,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
+import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def sizes(model: str, head: str) -> ModelShape:
     return shape(resolve(model, cache=Path("none")), head)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow(group="planner")
 @given(
     st.integers(0, 400),
     st.sampled_from((*CPUS, *GPUS)),

@@ -18,6 +18,7 @@ def refuse_nothing_better(seeds: range) -> None:
     assert sum(each.whole for each in judged) > len(seeds) / 4, "every plan was simulated in few settings"
 
 
+@pytest.mark.slow(group="planner")
 def test_no_plan_is_better_than_the_answer_and_none_that_fits_is_refused() -> None:
     refuse_nothing_better(range(SETTINGS))
 

@@ -189,6 +189,7 @@ def can_be_read(found: LaidPicture) -> None:
     assert all(at.bottom <= found.height for at in [*boxes, *named])
 
 
+@pytest.mark.slow(group="commands")
 @pytest.mark.parametrize("name", EACH)
 def test_a_graph_of_500_nodes_can_be_read(name: str) -> None:
     assert len(large(name).boxes) >= 500
@@ -208,6 +209,7 @@ def test_a_graph_of_500_nodes_is_a_line_or_a_shape_for_each_in_every_format(name
     assert all(f"{box.id}" in text_in(picture, "mmd") for box in picture.boxes[-3:])
 
 
+@pytest.mark.slow(group="commands")
 @pytest.mark.parametrize("name", EACH)
 def test_a_graph_of_500_nodes_takes_less_than_five_seconds_of_processor(name: str) -> None:
     began = time.process_time()
@@ -238,6 +240,7 @@ def test_a_plan_of_1024_devices_unfolded_has_a_plate_for_each_machine() -> None:
     can_be_read(lay_out(plan))
 
 
+@pytest.mark.slow(group="commands")
 def test_frames_that_cross_lose_no_arrow_and_end_no_process(seeds: Callable[[int, int], range]) -> None:
     """Ranked frame by frame, Graphviz 14.1 aborts for a fifth of these and loses an arrow of a tenth of the others."""
     for seed in seeds(10, 400):

@@ -228,6 +228,7 @@ def drawn(name: str) -> str:
     return PICTURES[name]()
 
 
+@pytest.mark.slow(group="commands")
 @looped("name", PICTURES)
 def test_no_text_meets_another_or_leaves_the_picture(name: str) -> None:
     picture = ElementTree.fromstring(drawn(name))

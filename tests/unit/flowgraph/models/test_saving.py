@@ -56,6 +56,7 @@ def test_a_place_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path) -> N
     assert str(caught.value) == f"{tmp_path}/file/model: the model could not be saved: File exists ({tmp_path}/file)"
 
 
+@pytest.mark.slow(group="resume")
 def test_a_full_disk_is_an_error_of_ours_and_leaves_nothing(tmp_path: Path) -> None:
     code = (
         "import resource, sys; from pathlib import Path; from flowgraph.models import tiny, TinySize;"

@@ -31,6 +31,7 @@ def unknown(known: Keys, told: list[str]) -> list[str]:
     return [key for key in plain if not (key.startswith("+") and key[1:] in known.added)]
 
 
+@pytest.mark.slow(group="commands")
 @looped("system, version", EXPORTED)
 @looped("flow", FLOWS)
 def test_no_flow_is_exported_with_a_key_that_is_not_in_the_list(

@@ -174,12 +174,14 @@ def test_a_rule_gets_what_its_parameters_name(folder: Path, graders: Graders, ru
         assert graders.grade(resolve(rule), [row("1", **columns)] * 2) == Graded((score, score), extras=extras)
 
 
+@pytest.mark.slow(group="graders")
 def test_a_setting_wins_over_the_row_and_the_default(folder: Path, graders: Graders) -> None:
     assert graders.grade(resolve("mine.py:half"), [row("1", weight=0.9)], {"weight": 0.125}).scores == (0.125,)
     assert graders.grade(resolve("mine.py:half"), [row("1", weight=0.9)]).scores == (0.9,)
     assert graders.grade(resolve("gsm8k"), [row("#### 2")], {"format_score": 0.1}).scores == (0.1,)
 
 
+@pytest.mark.slow(group="graders")
 @pytest.mark.parametrize("workers", [1, 3])
 def test_scores_come_back_in_the_order_of_the_rows(folder: Path, workers: int) -> None:
     rows = [row(str(index)) for index in range(300)]
@@ -234,6 +236,7 @@ WHERE = "    prompt 4, sample 2, response 'oops'\n"
 HINT = "  hint: on_error=0.0 scores such a response 0.0 and counts it"
 
 
+@pytest.mark.slow(group="graders")
 @looped("name, text", [
         ("raises", "mine.py:{line}: rule `mine.py:raises` raised ValueError: no oops\n" + WHERE
          + "    last printed:\n      thinking\n" + HINT),
@@ -281,6 +284,7 @@ def test_a_flood_of_prints_does_not_hide_a_hang(folder: Path, hasty: Graders) ->
     assert sum(map(len, caught.value.notes)) < 4_000
 
 
+@pytest.mark.slow(group="graders")
 @looped("rule, source, text", [
         ("f.py:f", "x = 1\ndef f(:\n", "f.py:2: rule `f.py:f` cannot be loaded: SyntaxError: invalid syntax"),
         ("f.py:f", "\nimport none_such\n",
@@ -300,6 +304,7 @@ def test_a_file_that_does_not_load_is_said_whatever_on_error_is(
     assert str(caught.value) == text
 
 
+@pytest.mark.slow(group="graders")
 def test_an_unknown_setting_is_refused(folder: Path, graders: Graders) -> None:
     with pytest.raises(RuleError) as caught:
         graders.grade(resolve("gsm8k"), [row("1")], {"format_scor": 0.1})
@@ -329,6 +334,7 @@ def test_a_gap_between_two_looks_counts_as_a_second(monkeypatch: pytest.MonkeyPa
     assert [clock.now_s() for _ in range(3)] == [0.5, 1.5, 1.75]
 
 
+@pytest.mark.slow(group="graders")
 def test_a_pool_goes_on_after_a_failure(folder: Path, graders: Graders) -> None:
     for _ in range(2):
         with pytest.raises(RuleError):
@@ -384,6 +390,7 @@ def parent(folder: Path, what: str) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+@pytest.mark.slow(group="graders")
 @pytest.mark.parametrize("what", ["hang", "idle"])
 def test_the_worker_goes_when_its_parent_is_killed(folder: Path, what: str) -> None:
     with parent(folder, what) as process:
@@ -395,6 +402,7 @@ def test_the_worker_goes_when_its_parent_is_killed(folder: Path, what: str) -> N
         assert until(lambda: not processes_in(folder) and not running(GRANDCHILD), limit_s=3.0)
 
 
+@pytest.mark.slow(group="graders")
 def test_an_interrupt_leaves_nothing_behind(folder: Path) -> None:
     with parent(folder, "hang") as process:
         assert until(lambda: bool(running(GRANDCHILD)))

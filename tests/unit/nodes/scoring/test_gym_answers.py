@@ -122,6 +122,7 @@ def hostile(canary: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow(group="graders")
 def test_no_answer_raises_or_runs_in_the_tasks_where_some_did(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     assert wrong(SAMPLED, (*ODD[::3], *hostile(canary))) == {}
@@ -145,6 +146,7 @@ def test_right_answers_of_these_tasks_still_score_full_marks() -> None:
     assert scores == dict.fromkeys(scores, 1.0) and len(scores) > 12
 
 
+@pytest.mark.slow(group="graders")
 def test_every_hostile_answer_runs_where_it_is_scored_as_it_comes(tmp_path: Path) -> None:
     program = (
         "import json, os, pathlib, sys\nimport reasoning_gym\n"
@@ -169,6 +171,7 @@ def test_every_hostile_answer_runs_where_it_is_scored_as_it_comes(tmp_path: Path
     assert json.loads(ran.stdout.splitlines()[-1]) == []
 
 
+@pytest.mark.slow(group="graders")
 @pytest.mark.skipif(bool(lacks()), reason="this machine cannot confine a process")
 def test_what_a_shipped_rule_cannot_read_scores_0_and_is_counted_and_the_run_goes_on(tmp_path: Path) -> None:
     task = entries(["prime_factorization"])["prime_factorization"]

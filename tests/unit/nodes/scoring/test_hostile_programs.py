@@ -89,6 +89,7 @@ def test_sixty_hostile_programs_are_contained_and_scored_0_with_a_reason(
     assert gone(MARKER) and not Path(f"/proc/{process}").exists() and not Path(scratch).exists()
 
 
+@pytest.mark.slow(group="graders")
 def test_a_batch_with_hostile_programs_is_graded_to_its_end(world: World) -> None:
     names = [name for hostile in SAMPLE[:6] for name in (hostile, "honest")]
     with Graders(limit_s=30.0) as pool:

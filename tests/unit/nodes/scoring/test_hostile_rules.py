@@ -201,6 +201,7 @@ def ask(world: World, pool: Graders, *responses: str, confined: bool) -> Graded:
     return pool.grade(resolve(f"{world.folder}/attacks.py:rule"), rows, on_error=-1.0)
 
 
+@pytest.mark.slow(group="graders")
 def test_no_attack_of_a_response_gets_through(world: World) -> None:
     through: dict[str, object] = {}
     with Graders(limit_s=8.0, allow=["memory=1GiB"]) as patient, Graders(limit_s=0.5) as hasty:
@@ -298,6 +299,7 @@ HARMLESS_OFF = {
 }  # the parent holds these, not the kernel
 
 
+@pytest.mark.slow(group="graders")
 @pytest.mark.parametrize("confined", [True, False])
 def test_a_hostile_file_is_held_while_it_is_imported(world: World, confined: bool) -> None:
     wrong: dict[str, object] = {}
@@ -361,6 +363,7 @@ def test_a_rule_gets_what_it_is_allowed_and_no_more(world: World) -> None:
         Graders(allow=["netwrok"]).grade(resolve("exact"), [])
 
 
+@pytest.mark.slow(group="graders")
 def test_memory_that_several_processes_share_out_is_counted_together(world: World) -> None:
     (world.folder / "greedy.py").write_text(
         "import mmap, time\n"
@@ -397,6 +400,7 @@ def test_a_driver_that_was_stopped_blames_nobody_for_the_time_in_between(world: 
         assert driver.communicate(timeout=30)[0] == "(1.0, 1.0, 1.0, 1.0)\n"
 
 
+@pytest.mark.slow(group="graders")
 def test_a_call_in_which_every_response_hangs_has_a_limit_of_its_own(world: World) -> None:
     (world.folder / "hangs.py").write_text(
         "import time\ndef rule(response):\n    print('tick', flush=True)\n    time.sleep(60)\n"

@@ -212,6 +212,7 @@ def test_integer_keys_of_a_first_argument_are_integers_to_the_function() -> None
     assert prime_code("def keys(table): return list(table)", truth)["score"] == 1.0  # type: ignore[index]
 
 
+@pytest.mark.slow(group="graders")
 @confines
 def test_rows_of_the_four_sources_are_graded_by_the_rule() -> None:
     rule = {rule_for(source) for source in ("codecontests", "apps", "codeforces", "taco")}

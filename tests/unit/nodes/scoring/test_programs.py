@@ -100,6 +100,7 @@ def test_large_inputs_and_outputs_pass_and_unread_input_is_no_failure(host: Prog
     assert host.run("sys.stdin.close(); print(2)", text).failure == ""
 
 
+@pytest.mark.slow(group="graders")
 @confines
 def test_threads_run_programs_side_by_side(host: ProgramHost) -> None:
     printed = dict[int, str]()
@@ -157,6 +158,7 @@ def test_a_driver_that_is_killed_leaves_no_program(tmp_path: Path) -> None:
     assert not scratch.exists()
 
 
+@pytest.mark.slow(group="graders")
 @confines
 def test_a_rule_of_your_own_runs_programs_too(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
@@ -190,6 +192,7 @@ def test_without_a_sandbox_no_program_runs_whatever_is_allowed(monkeypatch: pyte
         assert str(caught.value) == expected
 
 
+@pytest.mark.slow(group="graders")
 @confines
 def test_walls_that_fail_to_rise_refuse_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nodes.scoring.programs.system_paths", lambda: ["/no/such/folder"])
@@ -197,6 +200,7 @@ def test_walls_that_fail_to_rise_refuse_the_program(monkeypatch: pytest.MonkeyPa
         ProgramHost().run("print(1)")
 
 
+@pytest.mark.slow(group="graders")
 def test_confined_refuses_what_it_cannot_confine(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"response": "1", "finished": True, "ground_truth": "1"}
     with (

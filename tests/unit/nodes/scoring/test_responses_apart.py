@@ -72,6 +72,7 @@ for _ in range(1_100):
 """
 
 
+@pytest.mark.slow(group="graders")
 def test_a_response_decides_no_other_score_and_ends_no_run(tmp_path: Path) -> None:
     file = tmp_path / "runs.py"
     file.write_text(

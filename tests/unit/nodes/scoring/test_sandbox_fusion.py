@@ -172,6 +172,7 @@ def test_the_endpoint_is_what_a_client_must_reach() -> None:
     assert endpoint("http://sandbox/") == "sandbox:80"
 
 
+@pytest.mark.slow(group="graders")
 @confines
 def test_a_confined_grader_reaches_the_sandbox_and_nothing_else(double: Double) -> None:
     double.reply = lambda request: success(str(2 * int(request["stdin"])))
@@ -197,6 +198,7 @@ def test_where_nothing_can_be_confined_the_remote_sandbox_runs_programs(
         assert pool.grade(resolve("prime_code"), [row]).scores == (1.0,)
 
 
+@pytest.mark.slow(group="graders")
 def test_a_sandbox_that_is_down_ends_the_run_and_scores_nothing() -> None:
     row = {"response": "print(2)", "ground_truth": {"inputs": ["1"], "outputs": ["2"]}}
     with Graders(sandbox="http://127.0.0.1:9/run_code") as pool:

@@ -71,6 +71,7 @@ def test_a_rule_of_ones_own_is_named_by_its_file(make_rollout: Make, tmp_path: P
     assert score(rollout, by=f"{rule}:longer").data.tolist() == [1.75, 2.25]
 
 
+@pytest.mark.slow(group="graders")
 def test_a_rule_that_fails_fails_the_run_or_scores_what_is_said_and_is_counted(
     make_rollout: Make, tmp_path: Path
 ) -> None:

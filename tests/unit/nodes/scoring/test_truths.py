@@ -67,6 +67,7 @@ def test_tests_that_no_program_can_be_graded_by_are_refused_with_their_row(truth
     assert str(caught.value).startswith("row 1 (from 0) of rows: rule `prime_code`: ")
 
 
+@pytest.mark.slow(group="graders")
 def test_a_grader_never_gives_full_marks_for_the_word_none() -> None:
     row = {"response": "None", "finished": True, "prompt_id": 3, "sample": 0}
     with Graders() as graders:

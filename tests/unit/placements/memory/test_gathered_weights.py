@@ -53,6 +53,7 @@ def counted(config: dict[str, Any], ranks: int, *, backward: bool) -> int:
     return next(count for kind, count in peak.items() if str(kind).endswith("Total"))
 
 
+@pytest.mark.slow(group="planner")
 @pytest.mark.parametrize(("vocabulary", "tied"), [(100, True), (100, False), (8000, False)])
 def test_what_is_whole_at_once_is_what_torch_gathers(ranks: int, vocabulary: int, tied: bool) -> None:
     config = CONFIG | {"vocab_size": vocabulary, "tie_word_embeddings": tied}

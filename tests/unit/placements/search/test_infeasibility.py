@@ -116,6 +116,7 @@ SHORT: list[tuple[Of, str, str, PlanRequest]] = [
 ]
 
 
+@pytest.mark.slow(group="planner")
 @looped("of, cluster, model, asked", SHORT[1:3], slow=[SHORT[0], SHORT[3]])
 def test_the_change_that_is_named_fits_and_one_machine_fewer_does_not(
     of: Of, cluster: str, model: str, asked: PlanRequest
@@ -170,6 +171,7 @@ def test_what_offloads_fits_with_more_host_memory_and_the_hint_says_how_much() -
     assert find(replace(problem, cluster=Cluster(nodes=tuple(nodes)))).best.devices == 1
 
 
+@pytest.mark.slow(group="planner")
 def test_a_batch_of_fewer_prompts_than_devices_is_told_to_grow() -> None:
     problem = problem_of("grpo", "8x8xh100", model="Llama-3.1-70B", prompts=1, response="4k")
     (wanted,) = re.findall(r"--batch (\d+)", refusal(problem))

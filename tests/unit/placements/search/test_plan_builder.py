@@ -96,6 +96,7 @@ def test_each_tensor_group_lies_in_one_domain(case: Case) -> None:
             assert len({numbers[place] for place in places[start : start + tensor]}) == 1
 
 
+@pytest.mark.slow(group="planner")
 @EVERY
 def test_the_period_is_what_the_player_comes_to(case: Case) -> None:
     step = ranked_of(case).step

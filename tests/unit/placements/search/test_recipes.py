@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
 from flowgraph.analysis.roles import Use
 from flowgraph.cluster.cluster import Cluster
 from flowgraph.cluster.plan import Layout
@@ -32,6 +34,7 @@ def recipe(model: str, cluster: str, engines: Mapping[Use, str]) -> PlanningProb
     )
 
 
+@pytest.mark.slow(group="planner")
 @looped(
     "model, cluster, engines",
     [
@@ -48,6 +51,7 @@ def test_a_published_recipe_fits(model: str, cluster: str, engines: Mapping[Use,
     find(recipe(model, cluster, engines))
 
 
+@pytest.mark.slow(group="planner")
 def test_deepseek_v3_is_trained_as_published_with_an_optimizer_on_the_host() -> None:
     """Published: tensor 8, pipeline 12 (five layers in a stage, six in the last), 66 GB on each of 96 devices."""
     plan = find(recipe("deepseek-ai/DeepSeek-V3", "12x8xh20", MEGATRON)).best.plan()

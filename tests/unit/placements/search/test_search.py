@@ -73,6 +73,7 @@ def _fit(taken: Sequence[Option], room: Sequence[int]) -> bool:
     return all(sum(option.devices[place] for option in taken) <= count for place, count in enumerate(room))
 
 
+@pytest.mark.slow(group="planner")
 @looped("cluster", ["1x4xh100", "1x8xh100", "1x2xh100,1x4xa100"])
 @looped("of", ["grpo", "gpg", lagging, "ppo"])
 def test_the_best_is_the_best_of_all(of: Of, cluster: str) -> None:
@@ -105,6 +106,7 @@ def _least_by_parts(answer: Solution) -> dict[frozenset[frozenset[int]], float]:
     return least
 
 
+@pytest.mark.slow(group="planner")
 @EVERY
 def test_greedy_is_never_better_than_exact_and_auto_is_exact(of: Of) -> None:
     problem = problem_of(of, "1x8xh100")
@@ -164,6 +166,7 @@ def priced(of: Of, cluster: str) -> PlanningProblem:
     return replace(problem_of(of, cluster), cluster=cluster_of(cluster).model_copy(update={"nodes": nodes}))
 
 
+@pytest.mark.slow(group="planner")
 @EVERY
 def test_the_fewest_devices_are_no_more_than_any_other_objective_takes(of: Of) -> None:
     problem = priced(of, "2x8xh100")

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
+import pytest
+
 from placements.solver.exact import WITHIN, assignments_below, is_below, keys_of, solve_exact
 from placements.solver.problem import Assignment, AssignmentProblem, Block, Option, Solution, assignment_of
 from tests.looped import looped
@@ -107,6 +109,7 @@ def check_program(seed: int) -> None:
     assert answer is None or value is None or (answer.exact and abs(answer.value - value) < 1e-6 * value)
 
 
+@pytest.mark.slow(group="planner")
 @looped("seed", [0, 7], slow=range(1, 108))
 def test_it_agrees_with_a_set_partition_program_on_seven_and_eight_roles(seed: int) -> None:
     check_program(seed)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from statistics import median, quantiles
 
+import pytest
+
 from benchmarks.search import roofline
 from placements.solver.exact import solve_exact
 from placements.solver.greedy import BOUNDED_ROLES, allocate, solve_greedy
@@ -34,6 +36,7 @@ def test_its_value_and_its_bound_hold_the_best_between_them(first: int) -> None:
     assert missed <= 1, "what fits is nearly always found, where there are two classes of device"
 
 
+@pytest.mark.slow(group="planner")
 @looped("objective, tokens", [("step", 2)], slow=[("step", 1), ("cost", 1)])
 def test_on_rooflines_it_is_near_the_best_and_knows_it(objective: Objective, tokens: int) -> None:
     above, stated = list[float](), list[float]()
@@ -150,6 +153,7 @@ def test_covers_are_counted_as_they_are_listed() -> None:
     assert len(set(covers)) == len(covers) == count_covers(pinned)
 
 
+@pytest.mark.slow(group="planner")
 def test_the_bound_over_all_partitions_is_a_bound_and_close_on_rooflines() -> None:
     far = list[float]()
     for seed in range(6):

@@ -175,6 +175,7 @@ def named(case: tuple[Of, str, int | None]) -> str:
     return f"{called(case[0])}-{case[1]}-{case[2]}"
 
 
+@pytest.mark.slow(group="planner")
 @looped("objective", ["step", "devices"])
 @looped("case", SMALL)
 def test_a_plan_that_is_called_best_is_the_best_of_all(case: tuple[Of, str, int | None], objective: Objective) -> None:

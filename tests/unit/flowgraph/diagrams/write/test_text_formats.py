@@ -161,6 +161,7 @@ def test_a_hostile_name_leaves_every_mermaid_as_it_was(name: str, kind: str) -> 
     assert not re.search(r"^ +(section|title|\d|click) .* :(\w+, )?b\d", body, flags=re.MULTILINE)
 
 
+@pytest.mark.slow(group="commands")
 @pytest.mark.parametrize("kind", EVERY)
 @looped("name", NAMES)
 def test_a_hostile_name_is_only_letters_in_a_terminal(name: str, kind: str) -> None:
