@@ -59,7 +59,6 @@ def _only_of_k1(low: float | None, info: ValidationInfo) -> float | None:
 
 
 def _above_lower_bound(high: float, info: ValidationInfo) -> float:
-    """Refuse an upper bound that is not above the lower one, which is 1 / high for ratios unless it is set."""
     if info.data.get("low") is None and str(info.data.get("test")).endswith("k1") and high <= 1:
         raise ValueError("should be greater than 1, for low is 1 / high unless it is set")
     _above_low(high, info)
@@ -88,7 +87,7 @@ def importance_weights(
     low: Annotated[float | None, POSITIVE, AfterValidator(_without_cap)] = None,
     high: Annotated[float | None, POSITIVE, AfterValidator(_without_cap)] = None,
 ) -> ImportanceWeights:
-    """Return weights [B, T], how much more likely tokens are than when they were sampled: exp(old - behaviour).
+    """Return importance weights [B, T]: exp(old - behaviour), a token's probability relative to that in sampling.
 
     `behaviour` has the log-probs from sampling, `old` those of the policy for which the weights correct. At level
     "sequence" all tokens of a row have one weight: the exponential of the sum over the row's mask. `cap` truncates
