@@ -78,8 +78,7 @@ class DataSet:
         return tuple(zip((part.rows for part in self.sets), step_rows(self.sets, batch), strict=True))
 
     def check_rows(self, limit: int) -> tuple[int, ...]:
-        """Return the indices of at most `limit` held-out rows for a check, as evenly from all sets as their sizes
-        allow.
+        """Return the indices of at most `limit` held-out rows for a check, spread evenly over the sets.
 
         From each set the first rows are taken. The result is empty without held-out rows.
 

@@ -63,9 +63,9 @@ def read_openrlhf(config: Config) -> Imported:
 
 
 def openrlhf_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Return the devices, layouts and settings of a flow's roles in a run of OpenRLHF.
+    """Return the devices, layouts and settings of a flow's roles in an OpenRLHF run.
 
-    Raises UsageError for a run without vLLM's engines, for an invalid number or ZeRO stage, and if the parallel degrees
+    Raises UsageError for a run without vLLM engines, for an invalid number or ZeRO stage, and if the parallel degrees
     or shared devices of the roles do not fit together.
     """
     parts, total_tokens = _parts(config, flow), _lengths(config)[0]

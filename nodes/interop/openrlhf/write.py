@@ -29,7 +29,7 @@ NO_CLIP = 1e6  # a bound that no value exceeds
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """Which models share devices, and the devices of each model."""
+    """Which models share devices, and the devices of each model; `ahead` means that responses are generated ahead."""
 
     devices: Mapping[RoleName, ExportDevices]
     everything: bool = False  # DeepSpeed's models share one pool; vLLM too, unless it runs ahead
@@ -39,7 +39,7 @@ class Groups:
 
 
 def openrlhf_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values for the template of OpenRLHF's version; add a note for each thing that it does differently."""
+    """Return the values for OpenRLHF's template; adds a note to `spec` for each thing that differs there."""
     groups, layout, sampler = _groups(spec), _layout(spec), spec.role("sampler")
     if sampler.engine == "sglang":
         spec.note(f"{sampler.role} runs on `sglang`; OpenRLHF samples with vllm")
