@@ -37,7 +37,6 @@ Test = Literal[
 
 
 def _without_cap(bound: float | None, info: ValidationInfo) -> float | None:
-    """Refuse a bound together with a cap, and an upper bound that is not above the lower one."""
     if bound is not None and info.data.get("cap") is not None:
         raise ValueError("a cap truncates and bounds leave out: with low or high, set cap=None")
     return _above_low(bound, info)

@@ -149,7 +149,6 @@ def _kl_loss(
 
 
 def _estimate(estimator: Estimator, difference: Tensor) -> Tensor:
-    """Estimate KL(policy, reference) at each token [B, T] from policy - reference log-probs."""
     import torch
 
     if estimator == "k1":

@@ -105,7 +105,6 @@ def scheduled(step: int, schedule: str, warmup_steps: int, decay_steps: int, min
 
 
 def _step(region: BoundRegion, model: Trainable, parts: list[Tensor], batch: Tensor, settings: Optimizer) -> StepReport:
-    """Take one optimizer step on `batch`: losses of `parts`, divided by the mask counts of the batch, are summed."""
     counts, parts = region.counts(batch), region.level(parts)
 
     def share(rows: Tensor) -> Callable[[], Tensor]:

@@ -126,7 +126,6 @@ def _has_text(struct: DataType, name: str) -> bool:
 
 
 def _first_value(column: ChunkedArray) -> int | None:
-    """Return the index of the first value of a column that is neither null nor an empty list."""
     array = pa.concat_arrays(column.chunks)
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         lengths = array.value_lengths().to_numpy(zero_copy_only=False)

@@ -76,7 +76,6 @@ def with_source(table: Table, name: str) -> Table:
 
 
 def _at(table: Table, path: str) -> Array | None:
-    """Return the values at the name of a column or at a dotted path into structs; None if there is nothing."""
     if path in table.column_names:
         return _one(table, path)
     name, *rest = path.split(".")

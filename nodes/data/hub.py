@@ -47,7 +47,6 @@ def hub_rows(spec: str, columns: Columns) -> tuple[Table, Table | None]:
 
 
 def _splits(spec: str, name: str, config: str, form: re.Pattern[str], revision: str) -> dict[str, list[Path]]:
-    """Return the files of a configuration by split, from a revision whose file names have this form."""
     split_of = dict[str, str]()
 
     def choose(files: Sequence[str]) -> list[str]:
@@ -76,7 +75,6 @@ def _splits(spec: str, name: str, config: str, form: re.Pattern[str], revision: 
 
 
 def _config(spec: str, config: str, configs: Iterable[str]) -> set[str]:
-    """Return the folders of a configuration. Raises DataError if it does not exist, or one must be named."""
     names = list(configs)
     if not names:
         return set()

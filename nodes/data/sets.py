@@ -168,7 +168,6 @@ def load(
 
 
 def _named_apart(parts: Sequence[Loaded]) -> list[Loaded]:
-    """Return sets whose names differ: `math/train` and `gsm8k/train` for two files train.parquet."""
     counts = Counter(part.name for part in parts)
     return [
         replace(part, name=f"{Path(part.origin).resolve().parent.name}/{part.name}")
@@ -181,7 +180,7 @@ def _named_apart(parts: Sequence[Loaded]) -> list[Loaded]:
 def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
     """Write a data set as train.parquet and test.parquet to a folder that `load` reads, and return their paths.
 
-    Existing files are replaced; without held-out rows there is no test.parquet. Raises DataError if a file cannot be
+    Existing files are replaced; test.parquet is left out without held-out rows. Raises DataError if a file cannot be
     written.
     """
     tables = {"train": data.train, "test": data.held_out}
@@ -217,13 +216,11 @@ def _by_set(table: Table, sets: Sequence[SetRows]) -> list[tuple[str, Table]]:
 
 
 def _joined(tables: Sequence[tuple[str, Table]], sourced: bool) -> Table | None:
-    """Return the rows of all tables, each with its source if `sourced`; None without tables."""
     parts = [(name, with_source(table, name) if sourced else table) for name, table in tables]
     return (joined(parts) if len(parts) > 1 else parts[0][1]) if parts else None
 
 
 def _held_out(spec: str, cache: Path, seed: int, columns: Columns) -> tuple[Loaded, Table]:
-    """Return the set of a `--held-out` with its held-out rows; of a file, these are all rows."""
     if not spec.startswith("hf:") and not Path(spec).exists() and split_weight(spec)[1] is not None:
         raise UsageError("a held-out set has no weight", where=f"--held-out {spec}", hint="leave it out")
     part = _loaded(spec, cache, seed, columns)

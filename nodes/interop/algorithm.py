@@ -62,7 +62,7 @@ class Surrogate:
 
     @property
     def aggregation(self) -> str | float:
-        """Return how terms are aggregated: a name such as `token-mean`, or the length by which `sequence-sum` divides."""
+        """Return how terms are aggregated: a name such as `token-mean`, or the length for `sequence-sum`."""
         return _aggregation(self.settings)
 
 

@@ -60,7 +60,6 @@ def changes(read: Imported, before: str, after: str) -> tuple[Change, ...]:
 
 
 def _texts(run: StartedCommand) -> dict[str, str]:
-    """Return the keys of a command with their texts, and the switches of its keys, which are on."""
     texts = {key.key: key.text for key in run.overrides}
     return texts | {switch: "True" for key in texts if (switch := _switch(key)) and switch not in texts}
 

@@ -196,7 +196,6 @@ class Config:
         )
 
     def _ignored(self, key: CommandKey) -> str:
-        """Return why a key is ignored, "" if it was read."""
         if key.key in self.unusable:
             return self.unusable[key.key]
         if key.key in self.read:
@@ -215,12 +214,10 @@ class Config:
         return NEEDLESS if value == default or is_empty else UNREAD
 
     def _default(self, name: str) -> Scalar:
-        """Return a default, also one that only another key may refer to: None for a list, a mapping or no value."""
         value = self.table.defaults.get(name)
         return value if isinstance(value, bool | int | float | str) else None
 
     def _resolve(self, name: str, text: str, value: Scalar) -> Scalar:
-        """Return a value with the keys that it refers to; None, with the reason, if they are unknown."""
         if not isinstance(value, str) or "${" not in value:
             return value
         parent = name.rpartition(".")[0]

@@ -132,7 +132,6 @@ def _files(spec: ExportSpec) -> dict[str, str]:
 
 
 def _read_back(spec: ExportSpec, files: Mapping[str, str]) -> SystemRun:
-    """Return where and how a system runs what is written; roles that it does not name run as in the plan."""
     params = {name: spec.parts[part] for part, name in SHIPPED_NAMES.items() if part in spec.parts}
     if spec.system == "nemo-rl":
         run = nemo_rl_run(spec)

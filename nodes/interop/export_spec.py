@@ -65,8 +65,7 @@ class ExportModel:
 
     @classmethod
     def read(cls, text: str) -> ExportModel:
-        """Return the model for a name in a plan; alpha defaults to twice the rank. Raises PlanError if the rank is
-        missing.
+        """Return the model for a name in a plan; alpha is twice the rank unless given. Raises PlanError without a rank.
 
         >>> ExportModel.read("org/name+lora=8"), ExportModel.read("org/name")
         (ExportModel(name='org/name', rank=8, alpha=16), ExportModel(name='org/name', rank=0, alpha=0))
@@ -92,7 +91,7 @@ class LongestLengths:
 class ExportSpec:
     """A plan and its algorithm for a version of a system, and notes on what the system does differently.
 
-    `parts` has the flow's parameter for each part. `extra_params` are parameters that are no part, such as a second
+    `parts` has the flow's parameter for each part. `extra_params` are parameters without a part, such as a second
     reference. The algorithm's `max_tokens` are those of the forecast, `flow_max_tokens` those of the flow.
     """
 
@@ -151,7 +150,7 @@ class ExportSpec:
         return self.role("sampler").lag
 
     def model(self, part: Part) -> ExportModel | None:
-        """Return the model of a part; None if the flow lacks this part. Raises PlanError for adapters without a rank."""
+        """Return the model of a part; None if the flow lacks the part. Raises PlanError for adapters without a rank."""
         return ExportModel.read(self.assumed.models[self.parts[part]]) if part in self.parts else None
 
     def role(self, name: RoleName) -> PlacedRole:
@@ -227,7 +226,6 @@ def export_spec(
 
 
 def _parts(graph: Graph) -> dict[Part, str]:
-    """Return the parts of a flow's models, by what the graph does with them; of several of one kind, the first."""
     kinds = {node.name: node.op.kind for node in graph.all_nodes}
     judged = {node.name for node in graph.all_nodes if node.op.name == "judged"}
     trained, sampled = ({role.param for role in roles(graph) if role.use == use} for use in ("train", "sample"))

@@ -47,7 +47,7 @@ def read_yaml(text: str) -> Imported:
 def keys_of_yaml(text: str) -> tuple[CommandKey, ...]:
     """Return the keys of a YAML text, in the order of their lines, including Hydra's own (`defaults`, `hydra`).
 
-    Raises UsageError with the line for text of over 200,000 characters, that nests over 50 deep or is no YAML mapping,
+    Raises UsageError with the line for text of over 200,000 characters, that nests over 50 deep or is not a mapping,
     and for repeated keys or an alias.
     """
     import yaml  # type: ignore[import-untyped, unused-ignore]
@@ -93,7 +93,6 @@ def _leaves(root: Any) -> tuple[CommandKey, ...]:
 
 
 def _text(node: Any) -> str:
-    """Return a scalar's text, quoted if quotes make it a string; a list as Hydra writes it."""
     if node.id == "sequence":
         return f"[{','.join(_text(item) if item.id != 'mapping' else '{…}' for item in node.value[:1000])}]"
     if node.id == "mapping":

@@ -88,8 +88,6 @@ def commands(text: str) -> list[Command]:
 
 
 class _Shell:
-    """Reads a text once, from start to end."""
-
     def __init__(self, text: str, line: int = 1, parent: _Shell | None = None) -> None:
         self.text, self.position, self.first_line = text, 0, line
         self.newlines = [match.start() for match in re.finditer("\n", text)]
@@ -287,7 +285,6 @@ class _Shell:
     # ---------------------------------------------------------------------------------------- references
 
     def _reference(self, fields: list[Word], quoted: bool) -> None:
-        """Substitute the variable or the expression here, and name what only a running shell knows."""
         part, letter, start = fields[-1], self.peek(), self.position
         self.position += 1
         if letter == "`":
@@ -316,7 +313,6 @@ class _Shell:
         part.raw += self.text[start : self.position]
 
     def _parameter(self, fields: list[Word], quoted: bool) -> None:
-        """Substitute `${NAME}`, `${NAME[@]}`, `${NAME:-default}`; name any other expansion."""
         line = self.line
         content = self.take_balanced("{", "}")
         match = _PARAMETER.fullmatch(content)
@@ -381,7 +377,6 @@ class _Shell:
 
 
 def _scripts(words: Sequence[Word]) -> Iterator[tuple[str, int]]:
-    """Yield the text that a command hands to another shell, and its line: `eval TEXT`, `srun … bash -c TEXT`."""
     if words[0].text == "eval":
         yield " ".join(map(_script, words[1:])), words[0].line
         return

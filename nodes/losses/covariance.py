@@ -144,7 +144,6 @@ def _random_numbers(ids: Responses, mask: Mask, key: Key) -> Tensor:
 
 
 def _first(score: Tensor, allowed: Tensor, covariance: Tensor, old: LogProbs, mask: Mask, fraction: float) -> Chosen:
-    """Choose the allowed tokens of the lowest score, at most max(1, `fraction` of all tokens)."""
     import torch
 
     count = max(1, int(fraction * float(mask.data.sum())))

@@ -65,7 +65,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def last_boxed_of_math(text: str) -> str | None:
-    r"""Return the contents of the last box, as the scorer of MATH finds it; None if there is no such box.
+    r"""Return the contents of the last box, as the scorer of MATH finds it; None without such a box.
 
     After the last `\boxed ` these are the text up to a `$`. Only without any `\boxed `, they are what the braces after
     the last `\boxed` contain.
@@ -210,7 +210,6 @@ def normal_minerva(text: str) -> str:
 
 
 def _formula_of(line: str) -> str:
-    """Return the first `$…$` of a line, or the line if it has none."""
     parts = line.split("$", 2)
     return f"${parts[1]}$" if len(parts) == 3 else line
 

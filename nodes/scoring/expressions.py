@@ -133,7 +133,6 @@ def _float(text: str) -> float | None:
 
 
 def _whole(text: str) -> str:
-    """Return a whole number, up to rounding, as an integer's text; "" for other text."""
     number = _float(text)
     if number is None or not math.isfinite(number) or abs(number - round(number)) > WHOLE_TOLERANCE:
         return ""
@@ -167,7 +166,6 @@ def equal_values(answer: str, truth: str, *, compact: bool = False) -> bool:
 
 
 def _elements(text: str) -> list[str]:
-    """Return the elements of a tuple, list or interval without brackets inside, else the text itself."""
     text = without_thousands(text)
     inner = text[1:-1]
     if not inner or text[0] not in _BRACKETS or text[-1] not in _BRACKETS or any(b in inner for b in _BRACKETS):
@@ -208,7 +206,6 @@ def equal_expressions(answer: str, truth: str, *, letters_are_products: bool = F
 
 
 def _expression(text: str, letters_are_products: bool) -> Any:
-    """Return a text as a sympy expression; ValueError for a text that is none."""
     if len(text) > ANSWER_CHARACTERS:
         raise ValueError("it is too long")
     tokens = [token for match in _TOKEN.finditer(text) for token in _names(match["token"], letters_are_products)]

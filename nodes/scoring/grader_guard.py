@@ -303,7 +303,6 @@ def main(spec: dict[str, Any]) -> None:
 
 
 def _ended(process: int) -> int:
-    """Return a descriptor that becomes readable when the process ends."""
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(process)
     read, write = os.pipe()  # macOS: a child holds the other end and waits

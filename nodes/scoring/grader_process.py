@@ -340,7 +340,6 @@ def score_in_fork(
 
 
 def _first_line(read: int, child: int) -> bytes:
-    """Return a child's output until a line ends, the pipe is closed, or the child has ended."""
     answer = b""
     while b"\n" not in answer and len(answer) <= ANSWER_BYTES:
         if select.select([read], [], [], LOOK_S)[0]:

@@ -197,8 +197,6 @@ class Graders:
 
 @dataclass(eq=False)
 class _Call:
-    """One call of `grade`: the rows that wait, the workers of the rule, and the scores so far."""
-
     pool: Graders
     rule: RuleRef
     may: Allowed
@@ -251,7 +249,6 @@ class _Call:
         self.selector.register(worker.output, selectors.EVENT_READ, worker)
 
     def _assign(self) -> None:
-        """Start the workers that the waiting rows need, and send each idle worker the rule or a chunk of rows."""
         chunks = math.ceil(len(self.waiting) / self.chunk_rows)
         while len(self.workers) < min(self.pool.count, len(self._busy) + chunks):
             self._watch(self.pool.start(self.rule, self.may, self.workers))
@@ -297,7 +294,6 @@ class _Call:
                     self._lose(worker, overdue=True)
 
     def _hear(self, worker: GraderWorker) -> None:
-        """Handle the answers of a worker; a worker that answers another question is ended."""
         lines = worker.lines()
         if lines is None:
             self._lose(worker)
@@ -314,7 +310,6 @@ class _Call:
                 return
 
     def _take(self, worker: GraderWorker, answer: Answer | LoadAnswer) -> None:
-        """Handle an answer: the rule is loaded, a score, or a failure."""
         _, index = worker.owed.popleft()
         worker.deadline_s = self.pool.clock.now_s() + self.row_limit_s if worker.owed else math.inf
         if isinstance(answer, ScoredAnswer):

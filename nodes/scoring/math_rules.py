@@ -184,7 +184,6 @@ def _last_statement(response: str) -> str:
 
 
 def _parted(text: str, marker: str) -> tuple[str, bool, str]:
-    """Return what is before and after the last `marker`, in any case, and whether there is one."""
     start = text.lower().rfind(marker)
     return text[: max(0, start)], start >= 0, text[start + len(marker) :]
 

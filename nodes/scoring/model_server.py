@@ -116,7 +116,6 @@ class ModelServer:
         return [results[index] for index in range(len(bodies))]
 
     def _ask(self, body: bytes, read: Callable[[object], Scored]) -> Scored | NoScoreError:
-        """Return the score of one response, or why there is none. Raises RuleError if no response can get one."""
         why = ""
         for attempt in range(TRIES):
             if self._stopped.wait(WAIT_S * 2 ** (attempt - 1) if attempt else 0.0):
@@ -158,7 +157,6 @@ class ModelServer:
         return text.replace(self.key, "***") if self.key else text
 
     def _told(self, why: str) -> str:
-        """Return a server's words as one short line without the key."""
         words = " ".join(self._without_key(why).split())
         return "".join(letter if letter.isprintable() else "?" for letter in words)[:WHY_CHARACTERS]
 

@@ -133,7 +133,6 @@ def run(code: str, names: dict[str, object]) -> int:
 
 
 def _ending(act: Callable[[], object]) -> int:
-    """Do an act; return the exit code with which Python would end after it."""
     try:
         act()
     except SystemExit as leaving:

@@ -108,7 +108,6 @@ class Keeper:
         return 0
 
     def _be_program(self, request: dict[str, Any], pipes: list[tuple[int, int]]) -> None:
-        """Become the program: never returns."""
         code = 1
         try:
             end_with_parent()
@@ -191,7 +190,6 @@ class Watched:
             os.close(stdin)
 
     def _read(self, descriptor: int) -> bool:
-        """Read a part, and return whether there was one."""
         try:
             part = os.read(descriptor, READ_BYTES)
         except BlockingIOError:

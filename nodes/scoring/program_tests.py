@@ -102,7 +102,6 @@ class NoProgram(float):
 
 
 def _results(program: str, tests: Sequence[ProgramTest], runner: Runner, limit_s: float) -> Iterator[str]:
-    """Run a program on one test after another; yield why it failed each, or ""."""
     end_s = time.monotonic() + BUDGET_LIMITS * limit_s
     for test in tests:
         wall_s = min(limit_s, end_s - time.monotonic())

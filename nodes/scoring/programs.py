@@ -157,8 +157,6 @@ _OF_THREAD = threading.local()
 
 
 class _Started:
-    """A host process and its channel."""
-
     def __init__(self, memory_bytes: int) -> None:
         self.memory_bytes, self.owner = memory_bytes, os.getpid()
         # In a confined grader, or a fork of one, what starts here is confined already.

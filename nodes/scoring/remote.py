@@ -210,7 +210,6 @@ _REWARDS = {"vllm/classify": read_classified, "vllm/pooling": read_pooled, "sgla
 
 
 def _with_messages(row: Mapping[str, Any], *, answered: bool = False) -> dict[str, Any]:
-    """Return a row with its prompt as `messages`, the response among them if `answered`, and as the last one's text."""
     messages = [{"role": message["role"], "content": message["content"]} for message in row["prompt"]]
     answer = [{"role": "assistant", "content": row["response"]}] if answered else []
     return {**row, "messages": messages + answer, "prompt": messages[-1]["content"] if messages else ""}

@@ -59,7 +59,6 @@ class SandboxFusion:
         return self._outcome(self._answer(request, limits), limits)
 
     def _answer(self, request: Mapping[str, object], limits: ProgramLimits) -> dict[str, object]:
-        """Post a request, again if the server is busy; return its answer."""
         why, limit_s, sent = "", COMPILE_S + limits.wall_s + GRACE_S, json.dumps(request).encode()
         for attempt in range(TRIES):
             time.sleep(attempt * WAIT_S)

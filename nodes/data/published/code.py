@@ -89,7 +89,6 @@ def _row(source: str, question: str, truth: dict[str, Any], extra_info: dict[str
 
 
 def _tests(inputs: Any, outputs: Any, record: SourceRecord, field: str) -> dict[str, Any]:
-    """Return tests as `inputs` and `outputs`; raise DataError unless they are two lists of one length."""
     if not (isinstance(inputs, list) and isinstance(outputs, list)):
         raise DataError.unusable(record.where, f"`{field}` has no lists of inputs and outputs")
     if len(inputs) != len(outputs):

@@ -80,7 +80,7 @@ def records_by_split(source: Path, split: str, *, only: bool = False) -> dict[st
     """Return an iterator over the records of each split of a file or folder, in the order train, test, valid.
 
     The name of a file, or else of a folder above it, tells its split. If no name does, or if `only`, all files belong
-    to `split`; if some names do, the other files are ignored. Raises DataError if there are no files to read; the
+    to `split`; if some names do, the other files are ignored. Raises DataError without files to read; the
     iterators raise DataError for a file or record that is broken.
     """
     if source.is_file():
@@ -107,7 +107,6 @@ def records_by_split(source: Path, split: str, *, only: bool = False) -> dict[st
 
 
 def _split(relative: Path) -> str:
-    """Return the split that a path names, the file's name first; "" if it names none."""
     for part in reversed(relative.parts):
         match = _SPLIT_WORD.match(part)
         if match:

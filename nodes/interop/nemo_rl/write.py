@@ -127,7 +127,6 @@ def nemo_rl_run(spec: ExportSpec) -> SystemRun:
 
 
 def _cluster(spec: ExportSpec) -> NemoRlCluster:
-    """Return the machines; separate generation has whole machines, or some devices of the only one."""
     pool, pools = spec.role("sampler").pool, trainer_pools(spec, "NeMo RL")
     separate = pool not in ("", *pools)
     if separate and _trainer(spec) == "ppo":

@@ -116,7 +116,6 @@ def verl_run(config: Config, flow: ShippedFlow) -> SystemRun:
 
 
 def _asynchrony(config: Config) -> tuple[bool, int]:
-    """Return whether responses are generated on separate devices, and how many updates ahead."""
     module, mode = config.run.module, config.text("trainer.v1.trainer_mode")
     if "fully_async" in module:
         return True, math.ceil(max(0.0, config.number("async_training.staleness_threshold") or 0.0))
@@ -228,7 +227,6 @@ def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[s
 
 
 def _advantages(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
-    """Yield what makes advantages of rewards; the shipped flow of GDPO has two rewards, by its own rules."""
     gamma, lam = config.number("algorithm.gamma"), config.number("algorithm.lam")
     if flow.name == "reinforce_pp":
         yield "discounted_returns.gamma", gamma

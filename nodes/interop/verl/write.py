@@ -185,7 +185,6 @@ def _has_room(spec: ExportSpec, name: RoleName) -> bool:
 
 
 def _reward(spec: ExportSpec, trainer: ExportDevices) -> dict[str, Any]:
-    """Return the place of the reward model: a pool of its own, unless it shares the trainer's."""
     role, name = spec.role("reward"), spec.parts["reward"]
     on_trainer = role.pool in ("", spec.role("policy").pool, spec.role("critic").pool)
     with_sampling = role.pool == spec.role("sampler").pool and not on_trainer
