@@ -77,7 +77,7 @@ def generate(
     ignore_eos: bool = False,
     key: Key = Key(),
 ) -> Rollout:
-    """Return a rollout of `n` sampled responses to each prompt; at temperature 0 the most likely token is taken.
+    """Sample `n` responses to each prompt; at temperature 0 the most likely token is taken.
 
     The rollout has B = prompts × n rows; the samples of a prompt are next to each other. A response has at most
     `max_tokens` tokens. It ends with an end token of the model, unless `ignore_eos`, with a token id in `stop`, or with
