@@ -33,7 +33,7 @@ class Truncation:
     min_p: float = 0.0
 
     def changed(self) -> tuple[tuple[str, float], ...]:
-        """Return the rules that leave tokens out, as (name, value).
+        """Return the rules that differ from their defaults, and so leave tokens out, as (name, value).
 
         >>> Truncation(top_p=0.9).changed(), Truncation().changed()
         ((('top_p', 0.9),), ())
@@ -115,7 +115,7 @@ class SampleRequest:
         return dict(self.truncation.changed() if self.temperature else ()) | penalty
 
     def ends(self, model_ends: Collection[int]) -> frozenset[int]:
-        """Return the token ids that end the response; `model_ends` are those of the model."""
+        """Return the token ids that end the response; `model_ends`, the model's own, are ignored with `ignore_eos`."""
         return frozenset(self.stopping.ids).union(() if self.stopping.ignore_eos else model_ends)
 
 
@@ -169,7 +169,10 @@ class NotFinite(LawError):
 
     @classmethod
     def of(cls, report: StepReport, rows: Sequence[FaultyRow]) -> NotFinite:
-        """Return the error for a step with this loss and gradient norm, with the rows that caused it."""
+        """Return the error for a step with this loss and gradient norm; `rows` caused it.
+
+        The text names the first three rows, and says how many more there are.
+        """
         part = "loss" if math.isfinite(report.grad_norm) else "gradient"
         what = f"the {part} is not finite (norm {report.grad_norm}, loss {report.loss})"
         notes = list[str]()
@@ -228,7 +231,10 @@ class Tokenizer(Protocol):
     """Text to token ids and back, with the tokenizer and the chat template of the model."""
 
     def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
-        """Return the token ids of a chat up to the model's turn, or of the whole chat if there is an answer."""
+        """Return the token ids of a chat up to the model's turn, or of the whole chat if there is an answer.
+
+        Each message has a `role` and a `content`.
+        """
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -258,7 +264,7 @@ class Handle(Protocol):
 
     @property
     def packs(self) -> bool:
-        """Return whether forward passes concatenate rows, with a shared context once, instead of padding them."""
+        """Return whether forward passes concatenate rows, with a shared context only once, instead of padding them."""
         ...
 
     @property
@@ -267,15 +273,15 @@ class Handle(Protocol):
         ...
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        """Return the `wanted` statistics of one forward pass over `rows`, with gradients if torch records them."""
+        """Return the fields `wanted` of TokenStats from a pass over `rows`, with gradients if torch records them."""
         ...
 
     async def sample(self, request: SampleRequest) -> Completion:
-        """Return one sample; simultaneous requests are decoded together."""
+        """Return the response to one request; requests that are open at the same time are decoded together."""
         ...
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
-        """Sum the gradients of `losses`, one for each micro-batch, and take one optimizer step.
+        """Take an optimizer step on the sum of `losses`, one for each micro-batch; return its loss and gradient norm.
 
         Raises `NotFinite` and leaves the weights untouched when the loss or the gradient is not finite.
         """
@@ -286,7 +292,7 @@ class Handle(Protocol):
         ...
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights by `weights`, by name."""
+        """Replace the model's weights by the tensors in `weights`, by name."""
         ...
 
 

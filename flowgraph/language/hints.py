@@ -18,6 +18,7 @@ def wrong_type(
 
     `arguments` are all values of the call, and `site` is its line. The hint names a part of a record, among the nearest
     nodes that the arguments depend on, that has the expected type; or else says how to convert between rows and tokens.
+    If neither applies, there is no hint.
     """
     edge = value.edge if isinstance(value, Value) else None
     origin = edge.made() if edge else ""

@@ -48,8 +48,8 @@ class Signature:
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object], where: str) -> dict[str, object]:
         """Return the arguments of a call by parameter name.
 
-        `where` is the line of the call, for errors. Raises FlowTypeError for too many, repeated or missing arguments,
-        and SettingError for an unknown name, with the nearest one.
+        `where` is the line of the call, for errors. Raises FlowTypeError for too many or repeated arguments and for a
+        missing port, and SettingError for an unknown name, with the nearest one. Missing settings are not checked here.
         """
         if len(args) > len(self.positional):
             takes = f"takes {len(self.positional)} values in order ({', '.join(self.positional)}), but got {len(args)}"
@@ -75,7 +75,7 @@ Refuse = Callable[[str, str], FlowTypeError]
 
 
 def read_signature(fn: Callable[..., Any], what: str) -> Signature:
-    """Return the ports, settings and results of a function; `what` is "node" or "flow".
+    """Return the signature of a function: its ports, settings, key and results; `what` is "node" or "flow".
 
     Raises FlowTypeError if the function cannot be one: for example, an annotation is missing, a result is not a value,
     or the default of a setting is not valid.
@@ -242,7 +242,7 @@ def is_plain_state(kind: type[Value]) -> TypeGuard[type[State]]:
 def initial_value_fault(kind: type[State], data: object) -> str:
     """Return why state of type `kind` cannot start from `data`; "" if it can.
 
-    The data must be of the type's dtype, or a list or a dict, and a file must be able to store it.
+    The data must be of the type's dtype, or a list or a dict, and a file must be able to store it. None is refused.
 
     >>> initial_value_fault(State, [1, "a"]), initial_value_fault(State, float("nan"))
     ('', 'a file cannot hold nan')
@@ -344,7 +344,8 @@ def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: s
     """Return `values` as a settings object, checked against the types and ranges of `model`.
 
     `owner` is the node or flow that has the settings, and `where` the origin of the values, for errors. Raises
-    SettingError for an unknown name, with the nearest one, or a refused value; FlowTypeError for a missing value.
+    SettingError for an unknown name, with the nearest one, for a value that `model` refuses, and for one that no file
+    can store; FlowTypeError for a missing value.
     """
     for name in values:
         if name not in model.model_fields:
