@@ -43,7 +43,7 @@ class MadeBy:
         return lag_text(self.at_most)
 
     def reads_as(self, other: MadeBy) -> bool:
-        """Return whether both have the same parameter, version and maximum lag; the distribution is ignored."""
+        """Return whether `other` has the same parameter, version and maximum lag; other fields are ignored."""
         return (self.param, self.version, self.at_most) == (other.param, other.version, other.at_most)
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class GraphFacts:
     regional: Mapping[Param, Param | None]
 
     def at(self, edge: Edge) -> Facts:
-        """Return the facts of the value on an edge; a model has no rows, and unknown facts are None."""
+        """Return the facts of the value on an edge; a fact is None if it is unknown, and for the rows of a model."""
         if issubclass(edge.type, Model):
             return Facts(None, self.weights(edge))
         facts = self.of.get(edge.source, Facts()) if isinstance(edge.source, Node | Param) else Facts()
@@ -150,7 +150,7 @@ def _rows_of(node: Node, weights: MadeBy | None, facts: GraphFacts) -> RowSet | 
 
 
 def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
-    """Yield (port, its rows) for each input of a node that has rows with a known origin.
+    """Yield (port, RowSet) for each input of a node that has rows with a known origin, in the order of the inputs.
 
     Ports that may take rows of another origin are left out.
     """
@@ -226,7 +226,7 @@ class ValueFacts:
 
 
 def value_facts(graph: Graph) -> list[ValueFacts]:
-    """Return the facts of every parameter and result of a named graph as text, in the order of the flow."""
+    """Return the facts of every value of a named graph as text: parameters first, then results in the flow's order."""
     facts, edges = facts_of(graph), [Edge(param, param.type) for param in graph.params]
     for node in graph.all_nodes:
         ports = map(str, range(len(node.returns))) if len(node.returns) > 1 else [""]
@@ -278,7 +278,7 @@ def masks_along(rows: RowSet) -> Sequence[str]:
 
 
 def cross_model_reads(graph: Graph) -> set[tuple[str, str]]:
-    """Return pairs (reader, sampler) of model parameters, where the reader computes statistics of the sampler's tokens.
+    """Return pairs (reader, sampler) of model parameters by name: `reader` computes statistics of the sampler's tokens.
 
     Pairs of a parameter with itself are left out.
     """

@@ -68,5 +68,5 @@ def state_text(items: Sequence[StateItem]) -> str:
 
 
 def state_json(items: Sequence[StateItem]) -> list[dict[str, Any]]:
-    """Return state as JSON-compatible data: a list of objects with `kind`, `name` and `holds`."""
+    """Return state items as JSON-compatible data: a list of objects with `kind`, `name` and `holds`."""
     return [asdict(item) | {"holds": list(item.holds)} for item in items]

@@ -66,7 +66,7 @@ def check_forecast(plan: Plan, where: str) -> Iterator[FlowError]:
 
 
 def check_roles_are_placed_once(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Yield an error for each placed role that the graph lacks or that is placed twice, and one if roles are missing.
+    """Yield an error for each placed role that the graph lacks or that is placed twice, and one for all missing roles.
 
     Roles of models that the plan leaves out (`assumed.without`) need not be placed.
     """
@@ -84,11 +84,11 @@ def check_roles_are_placed_once(placed: PlacedGraph) -> Iterator[FlowError]:
 
 
 def check_engines_run_roles(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Yield an error for each role whose engine cannot run it as the plan places it.
+    """Yield an error for each fault of a role that its engine cannot run as the plan places it.
 
-    Errors: an unknown pool or engine; too few devices in the pool; a use, layout, setting or kind of device that the
-    engine does not support; an expert degree that does not evenly divide the ranks and the model's experts. Roles that
-    the graph lacks are skipped.
+    Faults: an unknown pool or engine; too few devices in the pool; a use, layout, setting or kind of device that the
+    engine does not support; sampling settings with which the engine would sample another distribution; an expert degree
+    that does not evenly divide the ranks and the model's experts. Roles that the graph lacks are skipped.
     """
     for row in placed.plan.placed:
         role = placed.roles.get(row.role)
@@ -138,7 +138,10 @@ def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterat
 
 
 def misread_settings(graph: Graph) -> Mapping[str, str]:
-    """Return the engines that would sample another distribution than a graph asks for, each with the settings."""
+    """Return, by engine, the settings with which it would sample another distribution than a graph asks for, as text.
+
+    Engines that sample as asked are left out; of several nodes with such settings, the first is reported.
+    """
     sampled = [dict(reshaped_by(node)) for node in graph.all_nodes if node.op.kind == "generate"]
     misread = {name: next(filter(None, map(ENGINES[name].other_distribution, sampled)), "") for name in ENGINES}
     return {name: settings for name, settings in misread.items() if settings}

@@ -55,7 +55,11 @@ class _Chains:
         self._effects = [i for i in self.runs if self._has_effects(i)]
 
     def try_to_fuse(self, i: int) -> None:
-        """Add a host run to the chain of the last run that it reads from; if that would delay a run, begin a chain."""
+        """Add run `i` to the chain of the last run that it reads from, or begin a new chain; skip it if it is off the
+        host.
+
+        A run begins a new chain if joining would delay a run or change the order of side effects.
+        """
         makers = self._makers(i)
         if self.runs[i].place != HOST:
             return

@@ -46,8 +46,8 @@ def static_work(program: Program, task: Task) -> float:
 def order_by_longest_path(program: Program, work: Work = static_work) -> Program:
     """Return the program with its tasks in the order in which they would begin if each began as soon as possible.
 
-    Each place does one run at a time. Among waiting runs, the run with the longest chain of work to the end of the step
-    goes first; among equals, the earlier one. `work` returns how long a task takes, in any unit.
+    Each place does one run or sync at a time. Among waiting tasks, the task with the longest chain of work to the end
+    of the step goes first; among equals, the earlier one. `work` returns how long a task takes, in any unit.
     """
     waits, duration = waits_for(program), [work(program, task) for task in program.tasks]
     readers: list[list[int]] = [[] for _ in waits]

@@ -29,7 +29,10 @@ def _reader(kind: Any) -> TypeAdapter[Any]:
 
 
 def program_to_json(program: Program) -> str:
-    """Return a program as JSON text, with a schema version; `program_from_json` reads it."""
+    """Return a program as JSON text, with a schema version; `program_from_json` reads the text.
+
+    Raises LawError for a graph that holds real data.
+    """
     data = {
         "schema": SCHEMA,
         "graph": flat(program.graph),
