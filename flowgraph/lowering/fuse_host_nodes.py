@@ -55,8 +55,7 @@ class _Chains:
         self._effects = [i for i in self.runs if self._has_effects(i)]
 
     def try_to_fuse(self, i: int) -> None:
-        """Add run `i` to the chain of the last run that it reads from, or begin a new chain; skip it if it is off the
-        host.
+        """Add a host run to the chain of the last run that it reads from, or begin a new chain; skip any other run.
 
         A run begins a new chain if joining would delay a run or change the order of side effects.
         """

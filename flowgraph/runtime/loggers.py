@@ -59,7 +59,7 @@ class TrackedRun:
 
     @classmethod
     def of(cls, folder: Path, first_step: int = 0) -> TrackedRun:
-        """Return the tracked run of a folder: its name is the folder's, and its id is read from `tracked_as.txt` there.
+        """Return the tracked run of a folder, with the folder's name and the id in its file `tracked_as.txt`.
 
         The file is created with a random id if it does not exist. `first_step` is the first step of a resumed run, else
         0.
@@ -129,7 +129,8 @@ def wandb_run(run: TrackedRun) -> Online:
     """Open a run of Weights & Biases and return it; with WANDB_MODE=offline it is written to the run's folder.
 
     The project is that of WANDB_PROJECT, or else `flowgraph`. A resumed run continues under the same id. Only metrics
-    are sent: no settings, code, console output or facts about the machine.
+    are sent: no settings, code, console output or facts about the machine. A login may take 60 seconds; errors are
+    wandb's.
     """
     import wandb
 
@@ -230,12 +231,12 @@ class Logger:
         self._sinks.clear()
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
-        """Send the metrics of a step."""
+        """Send the declared metrics of a step that are finite to every tracker; a tracker that raises is dropped."""
         means = ran.observed.means().items()
         self._send(step, {tracker_metric_name(name): mean for name, mean in means if name in self._declared})
 
     def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
-        """Send the metrics of a held-out check."""
+        """Send the metrics of a held-out check that are finite to every tracker; a tracker that raises is dropped."""
         self._send(step, result.metrics)
 
     def _send(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -42,7 +42,10 @@ class Member:
         return self.actor.beat.options(concurrency_group="beat").remote()
 
     def stacks(self) -> list[str]:
-        """Return the stacks of the actor's threads as lines: from the actor, else by a signal; empty if both fail."""
+        """Return the stacks of the actor's threads as lines: from the actor, else by a signal; empty if both fail.
+
+        Each of the two may take 5 seconds.
+        """
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
@@ -98,8 +101,9 @@ class Supervisor:
     def results(self, pending: Sequence[PendingCall], limit_s: float | None = None) -> Iterator[Any]:
         """Yield the result of each call as soon as it is available.
 
-        Raises the error of a call, and WorkerError if a process died or does not respond, or if all calls together take
-        more than `limit_s` seconds.
+        Raises the error of a call, and WorkerError if a process died or does not respond, if all calls together take
+        more than `limit_s` seconds (None: no limit), or if no call completes for longer than every `limit_s` of the
+        calls.
         """
         import ray
 

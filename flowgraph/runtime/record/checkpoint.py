@@ -70,7 +70,7 @@ class Checkpoints:
     run: str = ""
 
     def sweep(self) -> None:
-        """Remove the temporary folders of processes that ended while writing or removing a checkpoint."""
+        """Remove all temporary folders; call it only while no process writes or removes a checkpoint."""
         for path in self.folder.glob("tmp_*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -82,9 +82,9 @@ class Checkpoints:
     def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest checkpoint whose files all match its manifest, or None if the folder has no checkpoints.
 
-        Newer, damaged checkpoints are renamed and reported with `say`. Raises RunFolderError if all are damaged, and
-        renames none then: to start over would remove what the run recorded, and the cause may be the disk or another
-        version.
+        Newer, damaged checkpoints are renamed and reported with `say`. Raises RunFolderError if all checkpoints are
+        damaged, and then renames none: to start over would remove what the run recorded, and the cause may be the disk
+        or another version.
         """
         damaged = list[tuple[Checkpoint, str]]()
         for checkpoint in reversed(self.oldest_first()):
@@ -107,7 +107,10 @@ class Checkpoints:
         return None
 
     def fault_of(self, checkpoint: Checkpoint) -> str:
-        """Return how a checkpoint differs from its manifest, or that it is of another run; "" if it is intact."""
+        """Return how a checkpoint differs from its manifest, or that it is of another run; "" if it is intact.
+
+        Every file that the manifest lists is read and hashed. Only the first fault is returned.
+        """
         path = checkpoint.path / MANIFEST
         if not path.is_file():
             return f"{MANIFEST} is missing"
@@ -131,9 +134,10 @@ class Checkpoints:
         """Write the checkpoint after `steps` steps and return it.
 
         `write` fills an empty folder; the entries that it returns are added to `state`. The folder is then hashed and
-        renamed. If anything fails, the existing checkpoints stay unchanged. Old ones are removed after the new one has
-        been verified by reading it. Raises OSError (ENOSPC) before writing if less space is free than the newest
-        checkpoint takes, and OSError (EIO) if the new checkpoint does not match what was written.
+        renamed. If anything fails, the existing checkpoints stay unchanged. Old checkpoints are removed after the new
+        one has been verified by reading it. Raises OSError (ENOSPC) before writing if less space is free than the
+        newest checkpoint takes, OSError (EIO) if the new checkpoint does not match what was written, and any error of
+        `write`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         newest = self.oldest_first()[-1:]
@@ -176,7 +180,7 @@ class Checkpoints:
         self.sweep()
 
     def best(self) -> BestFacts | None:
-        """Return which checkpoint is the best and by which metric; None if none is, or if it is no longer there."""
+        """Return which checkpoint is the best and by which metric; None if none is marked, or if it was removed."""
         try:
             best = json_as(BestFacts, read_bytes(self.folder / BEST))
         except (OSError, ValueError):
@@ -184,7 +188,10 @@ class Checkpoints:
         return best if any(checkpoint.steps == best.steps for checkpoint in self.oldest_first()) else None
 
     def mark_best(self, best: BestFacts) -> None:
-        """Make an existing checkpoint the best one, in one rename; the previous best may be removed. Raises OSError."""
+        """Make an existing checkpoint the best one, in one rename; the previous best may be removed.
+
+        Raises OSError if the disk fails.
+        """
         draft = self.folder / f"tmp_{BEST}"
         draft.write_text(best.model_dump_json() + "\n", "utf-8")
         sync(draft)
@@ -290,10 +297,10 @@ class Saver:
     export: Callable[[], None] = lambda: None
 
     def checked(self, steps: int, metrics: Mapping[str, float]) -> None:
-        """Make the checkpoint after `steps` steps the best one if its `metric` is higher than before.
+        """Make the checkpoint after `steps` steps the best one if its `metric` is higher than that of the best so far.
 
-        It is written if it does not exist. NaN is never the best, and of equal values the first is. A fault of the disk
-        is reported with `say`.
+        The checkpoint is written if it does not exist, and `export` is called. NaN is never the best, and of equal
+        values the first is. A fault of the disk is reported with `say`; other errors are raised.
         """
         best, value = self.checkpoints.best(), metrics.get(self.metric, math.nan)
         if not value > (best.value if best is not None and best.metric == self.metric else -math.inf):
@@ -325,7 +332,10 @@ class Saver:
             self.say(f"no checkpoint after step {steps}: {why} ({self.checkpoints.folder}); {again}")
 
     def ended(self, steps: int) -> None:
-        """Write the last checkpoint, after `steps` steps, unless it exists. Raises RunFolderError if the disk fails."""
+        """Write the last checkpoint, after `steps` steps, unless it exists or `every` is 0.
+
+        Raises RunFolderError if the disk fails.
+        """
         if self.every and steps != self.saved and (why := self._refused(steps)):
             raise self._error(steps, "which was the last", why)
 
