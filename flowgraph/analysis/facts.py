@@ -118,7 +118,7 @@ def _has_rows(kind: Any) -> bool:
 
 @lru_cache(maxsize=4)
 def facts_of(graph: Graph) -> GraphFacts:
-    """Return, for every value of a graph, whose rows it has and which weights made it; the result is cached."""
+    """Return the facts of every value of a graph: whose rows it has, and which weights made it; cached."""
     regional = {param: node.root for node in graph.nodes for _, region in node.regions for param in region.params}
     of: dict[Origin, Facts] = {}
     facts = GraphFacts(of, regional)
@@ -203,7 +203,6 @@ _IDENTITY = {"prompt": Group, "sample": Sample, "trajectory": Trajectory}
 
 
 def _identity(kinds: Iterable[type[Value]]) -> tuple[str, ...]:
-    """Return the parts of these results that identify their rows."""
     parts = [part for kind in kinds if issubclass(kind, Record) for part in fields(kind).values()]
     return tuple(name for name, kind in _IDENTITY.items() if any(issubclass(part, kind) for part in parts))
 

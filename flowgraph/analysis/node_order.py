@@ -46,7 +46,6 @@ def blocked_reader(graph: Graph) -> tuple[Node, Node] | None:
 
 
 def _readers_and_consumers(graph: Graph) -> list[tuple[Node, Node]]:
-    """Return each reader of a version with the node that consumes that version."""
     consumers = {edge: node for node in graph.nodes if (edge := node.carried()) is not None}
     reads = ((node, consumers.get(newest(edge))) for node in graph.nodes for edge in node.edges())
     return [(node, consumer) for node, consumer in reads if consumer is not None and consumer is not node]

@@ -80,7 +80,6 @@ def check_weights_match_ports(graph: Graph) -> Iterator[FlowError]:
 
 
 def _ports_by(node: Node) -> Iterator[tuple[Port, Edge]]:
-    """Yield the ports of a node that ask for certain weights, with their edges."""
     for port in node.op.ports:
         edge = node.input(port.name)
         if port.by is not None and edge is not None:
@@ -96,7 +95,6 @@ def _rows_at(node: Node, facts: GraphFacts) -> RowSet | None:
 
 
 def _corrections(node: Node) -> list[tuple[Port, Edge]]:
-    """Return the inputs of a node that correct for the weights which sampled its rows, with their ports."""
     ports = (port for port in node.op.ports if port.corrects is not None)
     return [(port, edge) for port in ports if (edge := node.input(port.name)) is not None]
 

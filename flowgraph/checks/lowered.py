@@ -82,7 +82,8 @@ def check_update_order(program: Program) -> Iterator[FlowError]:
 def check_home_versions(program: Program) -> Iterator[FlowError]:
     """Yield an error for each task that reads a version of weights which is not yet available at its home.
 
-    A version is available if the step starts with it there, or if an earlier task produced it there or copied it there.
+    A version is available at a home if the step starts with the version there, or if an earlier task produced or copied
+    it there.
     """
     yield from _missing(program, lambda place: isinstance(place, Home))
 
@@ -90,8 +91,8 @@ def check_home_versions(program: Program) -> Iterator[FlowError]:
 def check_reads_are_available(program: Program) -> Iterator[FlowError]:
     """Yield an error for each task that reads a value or weights not yet available where the task runs.
 
-    They are available at a place if they are there when the step starts, or if an earlier task produced them there or
-    copied them there.
+    A value or version is available at a place if the step starts with it there, or if an earlier task produced or
+    copied it there.
     """
     yield from _missing(program, lambda place: True)
 

@@ -62,7 +62,6 @@ _TRAIT_TYPES: Mapping[str, type] = dict.fromkeys(("pure", "separable", "on_polic
 
 
 def _check_traits(op: Op, where: str) -> None:
-    """Refuse a trait with an unknown value, or with a value of another type."""
     for name, values in (("kind", get_args(NodeKind)), ("rows", get_args(RowTrait))):
         if getattr(op, name) not in values:
             why = f"unknown {name} {getattr(op, name)!r}"
@@ -89,7 +88,6 @@ def has_ids(kind: type[Value]) -> bool:
 
 
 def _check_carry(op: Op, where: str) -> None:
-    """Refuse a carry that is not state, or whose next version is not the first result."""
     if op.carries is None:
         return
     if op.carries not in [port.name for port in op.ports if not port.region]:
@@ -213,7 +211,6 @@ def _number_kind(dtype: str) -> str:
 
 
 def _check_kept(node: Node, results: Sequence[Value], inputs: Mapping[str, Any]) -> None:
-    """Refuse rows of another number or order than those of the inputs."""
     import torch
 
     ports = {port.name for port in node.op.ports if not port.other_rows}

@@ -269,7 +269,7 @@ class Graph:
 
 
 def lag_text(at_most: int) -> str:
-    """Return text for a maximum lag of weights, in updates.
+    """Return the maximum lag of weights, `at_most` updates, as text.
 
     >>> lag_text(1), lag_text(4)
     ('up to 1 update late', 'up to 4 updates late')

@@ -209,7 +209,7 @@ class Ranks(Protocol):
         ...
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Return the `numbers` [n] int64 of all ranks, concatenated in order; n may differ. All ranks must call it."""
+        """Return the `numbers` [n] int64 of all ranks in the order of ranks; n may differ. All ranks must call it."""
         ...
 
 
@@ -288,7 +288,7 @@ class Handle(Protocol):
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """Return a copy of the weights by name."""
+        """Return a copy of the full weights by tensor name. All ranks of a sharded model must call it."""
         ...
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -297,9 +297,10 @@ class Handle(Protocol):
 
 
 def gather(handle: Handle, requests: Sequence[SampleRequest]) -> list[Completion]:
-    """Send all requests to a handle at once, and return their samples in the order of the requests.
+    """Send all requests to a handle at once, and return their completions in the order of the requests.
 
-    Blocks until all samples are complete. Inside a running event loop, the requests run in another thread.
+    Blocks until all completions are there, or raises the first error of a request. Inside a running event loop, the
+    requests run in another thread.
     """
     import asyncio
     from concurrent.futures import ThreadPoolExecutor

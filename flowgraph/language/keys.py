@@ -35,9 +35,9 @@ class Key:
         return low, high
 
     def generator(self, *parts: int, position: int = 0) -> Generator:
-        """Return a NumPy generator whose numbers depend only on this key and `parts`.
+        """Return a NumPy generator (Philox) whose numbers depend only on this key, `parts` and `position`.
 
-        `position` is the counter from which it starts (Philox).
+        `position` is the counter from which the generator starts.
         """
         import numpy as np
 

@@ -103,7 +103,7 @@ def ranks_of(inputs: Mapping[str, Any]) -> Ranks:
 
 
 def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
-    """Return the result of a node's body on real inputs, after `check_result`.
+    """Return the result of a node's body on real inputs, checked with `check_result`.
 
     The body gets the node's settings and, if it uses random numbers, `key` with the node's name. Raises a FlowError
     with the node's line, or UserCodeError for any other exception in the body.

@@ -118,7 +118,7 @@ def read_signature(fn: Callable[..., Any], what: str) -> Signature:
 
 
 def defined_at(fn: Callable[..., Any]) -> Site:
-    """Return the file and line of a function itself, also if decorators wrap it."""
+    """Return the file and first line of a function's definition; of a decorated function, those of the inner one."""
     code = inspect.unwrap(fn).__code__
     return Site(code.co_filename, code.co_firstlineno)
 
@@ -156,7 +156,6 @@ def _refuse_out_of_place(ports: Sequence[Port], key: str | None, what: str, refu
 
 
 def _settings_model(owner: str, settings: Mapping[str, Any], refuse: Refuse) -> type[BaseModel]:
-    """Return the model of a function's settings, whose defaults are valid."""
     for name in settings:
         if name.startswith("_") or hasattr(BaseModel, name):
             raise refuse(f"no setting can be named `{name}`", "pydantic's models use that name themselves")

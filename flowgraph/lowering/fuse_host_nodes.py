@@ -85,7 +85,6 @@ class _Chains:
         return (name for node in self.runs[i].nodes for name in results_of(self.nodes[node]))
 
     def _makers(self, i: int) -> set[int]:
-        """Return the positions of the runs whose results run `i` reads."""
         return {self._maker[name] for name in self.runs[i].reads if name in self._maker}
 
     def _adds_no_wait(self, i: int, makers: set[int], chain: _Chain) -> bool:

@@ -58,7 +58,7 @@ def value_types(graph: Graph) -> Mapping[str, type[Value]]:
 def parts_read_by_place(
     program: Program, tasks: Sequence[Task], types: Mapping[str, type[Value]]
 ) -> dict[tuple[str, str], Parts]:
-    """Return which parts of each value are read at each place, keyed by (value, place); () means the whole value.
+    """Return the parts that are read of each value at each place, keyed by (value, place); () means the whole value.
 
     Parts are dotted paths in the order of the record, and include the record's lengths. Reads are those of the runs in
     `tasks`, which may differ from `program.tasks`, and those of the flow's results, which are read whole on the host.

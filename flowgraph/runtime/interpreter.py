@@ -267,7 +267,6 @@ class Executor:
 
 
 def _trained(program: Program) -> dict[str, Home]:
-    """Return the home of the newest version of each model that an update changes."""
     return {name: home for name, home in program.origins if name not in program.frozen}
 
 

@@ -80,7 +80,7 @@ class InProcess:
         return observed
 
     def apply(self, function: Callable[..., Any], items: Sequence[StoredValue], *rest: Any) -> Callable[[], Any]:
-        """Call `function` on the tables of `items` now, and return a function that returns the result."""
+        """Call `function(tables, *rest)` on the tables of `items` now; return a function that returns the result."""
         result = function([to_table(item.value) for item in items], *rest)
         return lambda: result
 

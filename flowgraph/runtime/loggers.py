@@ -74,7 +74,7 @@ class Sink(Protocol):
     """A tracker that is open for one run."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send the metrics of one step, or of a check that ran before it; `values` are by name."""
+        """Send the metrics of step `step`, or of a check that ran before this step; `values` maps names to numbers."""
         ...
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class TensorBoard:
             self._add(run.first_step, session_log=log(status=log.START))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the metrics of a step, and flush the file."""
+        """Write the metrics of a step, or of a check before it, to the event file, and flush the file."""
         summary = self._summaries.Summary
         scalars = [summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._add(step, summary=summary(value=scalars))
@@ -121,7 +121,7 @@ class Online:
     close: Callable[[], None]
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send the metrics of a step."""
+        """Send the metrics of a step, or of a check before it, by name."""
         self.run.log(dict(values), step=step)
 
 
@@ -145,8 +145,8 @@ def wandb_run(run: TrackedRun) -> Online:
 def trackio_run(run: TrackedRun) -> Online:
     """Open a run of trackio and return it.
 
-    It is written to the local database, or to the space or server that trackio's environment variables name. A resumed
-    run continues under the same name, which contains its id.
+    Metrics are written to the local database, or to the space or server that trackio's environment variables name. A
+    resumed run continues under the same name, which contains its id.
     """
     import trackio
 

@@ -145,10 +145,10 @@ def lengths_for(value: Value, inputs: Sequence[StoredValue]) -> Any:
 def rows_of_rank(table: pa.Table, rank: int, count: int, name: str, shares: Shares | None = None) -> pa.Table:
     """Return the rows of a table that belong to rank `rank` of `count` ranks, with their positions in the batch.
 
-    Groups are not split: `shares` assigns each group to a rank; if it is None, each rank gets the same number of
-    groups, in order of their numbers. Only the ids of groups matter, so values of the same rows are split alike
-    whatever their order. The table of a scalar is returned whole. `name` is the value's name in errors. Raises LawError
-    for rows without ids.
+    Groups are not split: `shares` assigns each group to a rank; if it is None, groups are divided evenly, in order of
+    their numbers. Only the ids of groups matter, so values of the same rows are split alike whatever their order. For
+    one rank, and for a scalar, the table itself is returned. `name` is the value's name in errors. Raises LawError for
+    rows without ids.
     """
     import numpy as np
 

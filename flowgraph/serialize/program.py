@@ -52,8 +52,8 @@ def _plain(kind: Any, value: object) -> Any:
 def program_from_json(text: str) -> Program:
     """Return the program in a JSON text that `program_to_json` wrote.
 
-    Its ops and types are imported by name. Raises LawError for any other text, and for a program that breaks a law of
-    the lowered stage.
+    Ops and types are imported by name. Raises LawError for any other text, and for a program that breaks a law of the
+    lowered stage.
     """
     try:
         data = parse_json(text)

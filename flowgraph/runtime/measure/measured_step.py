@@ -115,8 +115,8 @@ def _seconds(tasks: Iterable[MeasuredTask]) -> float:
 def peaks_by_pool(measured: Iterable[MeasuredTask], plan: Plan) -> tuple[PoolForecast, ...]:
     """Return the measured peak memory of each pool, in bytes, by phase and role, on the device with the highest peak.
 
-    `measured` are the tasks of one step on all ranks. The host and pools without measurements are left out. If a whole
-    run is in one process, each pool's peak includes the memory of the others.
+    `measured` are the tasks of one step on all ranks. The host and pools without measurements are left out. If all
+    pools share one process, each pool's peak includes the memory of the others.
     """
     tasks_by_pool = defaultdict[str, list[MeasuredTask]](list)
     for task in measured:

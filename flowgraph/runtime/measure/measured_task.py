@@ -82,7 +82,7 @@ _process_bytes = dict[str, int]()  # of this process, by kind of device
 
 @contextmanager
 def measuring(about: MeasuredTask, device: DeviceKind = "cpu") -> Generator[Meter]:
-    """Measure a task that runs within this block, and yield a `Meter` that counts its bytes.
+    """Measure a task that runs within this block, and yield a `Meter` that counts the task's bytes.
 
     `about` has the name, kind, role, pool and rank of the task; see `about_task`. After the block, `Meter.measured` is
     complete; if the block raises, it is not. On a GPU, the block ends when the device has finished its work.
@@ -139,7 +139,8 @@ class Measures:
 def note_process(device: DeviceKind = "cpu") -> None:
     """Store the memory that this process uses now, in bytes, for later measurements; call it before weights are loaded.
 
-    This is the memory of its libraries; on a GPU, that of the device's context and of other processes there.
+    On a CPU, this is the memory of the process's libraries; on a GPU, that of the device's context and of other
+    processes.
     """
     if device == "cuda":
         import torch

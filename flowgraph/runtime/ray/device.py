@@ -141,7 +141,7 @@ class RankActor:
         return True
 
     def stacks(self) -> list[str]:
-        """Return the stacks of all threads of this process, as lines of text."""
+        """Return the stacks of all threads of this process but the one that answers, as lines of text."""
         return thread_stacks()
 
     def open(
@@ -178,7 +178,8 @@ class RankActor:
         """Start the server of one replica as a child of this process, and return the server's address and keys.
 
         `place` is the replica's place. The server's files are in a folder in `scratch`, or in a new scratch folder if
-        `scratch` is on another machine. It may take `limit_s` seconds to start.
+        `scratch` is on another machine. The server may take `limit_s` seconds to start. Raises errors as
+        `Servers.start` does.
         """
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
@@ -208,7 +209,7 @@ class RankActor:
             scratches.remove(self.servers.scratch)
 
     def read(self) -> None:
-        """Load the flows of the run; later calls do nothing."""
+        """Load the flows of the run in this process; later calls do nothing. Raises FlowError as `Flows.read` does."""
         if not self.workers:
             write_on_signal()
             self.workers = [DeviceWorker(graph, self.handles) for graph in self.flows.read()]

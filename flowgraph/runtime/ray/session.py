@@ -51,7 +51,7 @@ class Session:
             leaving.join(SHUT_S)
 
     def end_stopped(self) -> None:
-        """Kill processes, stopped by a signal, of a Ray that was started here: Ray would wait for them forever."""
+        """Kill the processes that a signal has stopped, if Ray was started here; Ray would wait for them forever."""
         import psutil
 
         for process in _ray_processes() if self.started else ():
@@ -158,7 +158,6 @@ def _refuse_unreachable(address: str) -> None:
 
 
 def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
-    """Start Ray on this machine and return the name of its session."""
     import psutil
     import ray
 

@@ -190,7 +190,7 @@ class RunFolder:
         return (self.path / "run.json").is_file()
 
     def discard(self) -> None:
-        """Remove the folder of a run that did not begin, so that its name can be used again."""
+        """Remove the folder of a run that did not begin, so that its name can be used again; errors are ignored."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def note(self, **facts: Any) -> None:
