@@ -54,8 +54,7 @@ class MadeBy:
 class RowSet:
     """The rows of one origin, in any order. `drawn` are the weights that sampled them, or None.
 
-    `identity` names what distinguishes the rows. `kept` names a carried state that may have kept them from an earlier
-    step, or is "".
+    `identity` names what distinguishes the rows. `kept` names a carried state that may have kept old ones, or is "".
     """
 
     origin: Origin
@@ -261,9 +260,8 @@ def _name(origin: Origin) -> str:
 def masks_along(rows: RowSet) -> Sequence[str]:
     """Return the dotted names of the masks that select tokens of `rows`, such as `policy.generate.mask`.
 
-    They are the parts of type Mask in the records that the origin of the rows (a node or a parameter) gives; empty if
-    it gives no record. If a node has several results, the result's index comes before the part:
-    `policy.generate.0.mask`.
+    They are the parts of type Mask in the records that the origin of the rows gives; empty without a record. Of several
+    results, the index comes before the part: `policy.generate.0.mask`.
     """
     origin = rows.origin
     kinds = (origin.type,) if isinstance(origin, Param) else origin.returns

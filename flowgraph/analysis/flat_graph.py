@@ -107,8 +107,7 @@ def _site(site: Site) -> list[Any]:
 def stored_name(thing: Any) -> str:
     """Return `module:name` of a class or function, as it is written to files.
 
-    The module's name is that of `stored_module`, so that hashes and plans stay valid when a module moves to another
-    room.
+    The module's name is that of `stored_module`, so that hashes and plans stay valid when a module moves.
     """
     return f"{stored_module(getattr(thing, '__module__', ''))}:{getattr(thing, '__qualname__', '')}"
 
@@ -134,10 +133,7 @@ def loaded_module(module: str) -> str:
 
 
 def plain_settings(settings: BaseModel) -> Flat:
-    """Return settings as JSON-compatible data by name.
-
-    A function or class becomes `module:name`, an enum its value, and any other object that JSON lacks its text.
-    """
+    """Return settings as JSON-compatible data by name; a function or class becomes `module:name`, an enum its value."""
 
     def plain(leaf: object) -> object:
         return leaf.value if isinstance(leaf, enum.Enum) else str(leaf)

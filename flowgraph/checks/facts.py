@@ -48,9 +48,8 @@ def check_weights_match_ports(graph: Graph) -> Iterator[FlowError]:
     """Yield an error for each input that was computed with other weights than its port requires.
 
     A port can require the trained model of a loss, the weights that sampled its rows, or weights that the loss does not
-    train. Also an error: a port that requires the sampler's log-probs, if the rows were sampled greedily, or if they
-    may be of an earlier step and the log-probs are recomputed without a correction. Inputs whose weights are unknown
-    are not checked.
+    train. Also an error: a port that requires the sampler's log-probs, if the rows were sampled greedily, or may be of
+    an earlier step and the log-probs are recomputed without correction. Inputs of unknown weights are skipped.
     """
     facts = facts_of(graph)
     regions = {inner: region for node in graph.nodes for _, region in node.regions for inner in region.inner}
@@ -218,8 +217,7 @@ def check_staleness_is_corrected(graph: Graph) -> Iterator[FlowError]:
     An on-policy node needs a correction of its own if its rows may have been sampled by other weights than those that
     are trained. Otherwise any correction in the loss is enough; one is needed if the trained model may have sampled the
     rows some updates ago, or if a carried state may have kept them from an earlier step. Also an error: a correction
-    toward other weights than those that are trained. A read `stale(…, corrected=False)` permits a lag without
-    correction.
+    toward other weights than the trained ones. `stale(…, corrected=False)` permits a lag without correction.
     """
     facts = facts_of(graph)
     sampled = {edge.source for node in graph.nodes if node.op.kind == "generate" and (edge := node.model())}

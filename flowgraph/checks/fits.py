@@ -32,7 +32,7 @@ def port_types(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Val
     """Return the type of the values that each declared type of an op's ports stands for in one call.
 
     The keys are the declared types: a class maps to itself. A TypeVar maps to the type of the input on a port with this
-    TypeVar, or to its bound if there is no such input.
+    TypeVar, or to its bound without such an input.
     """
     kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
     edges = dict(inputs)

@@ -34,8 +34,7 @@ def check_pools_hold_devices(placed: PlacedGraph) -> Iterator[FlowError]:
 def check_pools(plan: Plan, where: str) -> Iterator[FlowError]:
     """Yield an error for each fault in the pools of a plan, for any flow; `where` is the plan's file.
 
-    Faults are a pool name that is used twice, a device that the plan's cluster does not have, and a device in two
-    pools.
+    Faults are a pool name that is used twice, a device that the plan's cluster lacks, and a device in two pools.
     """
     names, holders = set[str](), dict[tuple[str, int], str]()
     for pool in plan.pools:
@@ -123,7 +122,6 @@ def _engine_faults(plan: Plan, placed: PlacedRole, role: Role, where: str) -> It
 
 
 def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[FlowError]:
-    """Yield an error for each node with sampling settings that mean something else to its engine."""
     engine = ENGINES.get(row.engine)
     if engine is None or role.use != "sample":
         return
@@ -151,8 +149,7 @@ def unsupported_parts(plan: Plan) -> list[str]:
     """Return the parts of a plan that can be forecast and exported but not run here, as phrases, in the plan's order.
 
     These are engines without an executor, layouts and settings that the executor does not support, steps that overlap,
-    and models that are left out. Unknown engines, and what an engine cannot even forecast, are not listed: `check_plan`
-    reports these.
+    and models that are left out. What `check_plan` reports, such as an unknown engine, is not listed.
     """
     names = list[str]()
     for placed in plan.placed:
@@ -216,8 +213,7 @@ def _misfits(
 def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
     """Yield an error for each role that lags more updates than both the flow and the plan's assumed staleness allow.
 
-    Also an error: a role that lags although nothing trains its weights, or although it shares the weights that are
-    trained.
+    Also an error: a role that lags although nothing trains its weights, or although it shares the trained weights.
     """
     plan, where = placed.plan, placed.where
     homes = {row.role: (row.pool, row.engine, row.layout) for row in plan.placed}

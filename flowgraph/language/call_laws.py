@@ -164,10 +164,7 @@ def _check_inner(node: Node, region: Region, notes: Sequence[str]) -> None:
 
 
 def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> None:
-    """Raise FlowTypeError unless `outputs` are edges, one of each type in the flow's return annotation, in order.
-
-    `name` and `signature` are those of the flow.
-    """
+    """Raise FlowTypeError unless `outputs` are edges, one of each type in the return annotation of the flow `name`."""
     where, count = str(signature.at), len(signature.returns)
     if len(outputs) != count:
         why = f"should return {count} value{'s' if count > 1 else ''}, but returned {len(outputs)}"

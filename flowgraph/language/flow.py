@@ -321,7 +321,6 @@ class Flow(Generic[P, R]):
         return out
 
     def _check_returns(self, outputs: tuple[Any, ...]) -> None:
-        """Check results against the annotation, unless a faulty call leaves their type open."""
         if not any(isinstance(value, Value) and has_unknown_type(value.edge) for value in outputs):
             call_laws.check_returns(self.name, self.signature, outputs)
 

@@ -155,10 +155,7 @@ class Region:
 
     @classmethod
     def of(cls, name: str, params: tuple[Param, ...], output: Edge, at: Site) -> Region:
-        """Return the region that computes `output` from `params`, with the nodes that depend on `params` inside.
-
-        All other values that `output` or these nodes read are captured. `counts` is empty.
-        """
+        """Return the region that computes `output` from `params`; its inner nodes are those that depend on `params`."""
         inner, inside = list[Node](), set[Source](params)
         for source in reachable([output], newer=min(param.stamp for param in params)):
             if isinstance(source, Node) and any(edge.source in inside for edge in source.edges()):

@@ -169,10 +169,7 @@ class NotFinite(LawError):
 
     @classmethod
     def of(cls, report: StepReport, rows: Sequence[FaultyRow]) -> NotFinite:
-        """Return the error for a step with this loss and gradient norm; `rows` caused it.
-
-        The text names the first three rows, and says how many more there are.
-        """
+        """Return the error for a step with this loss and gradient norm; its text names the first 3 faulty `rows`."""
         part = "loss" if math.isfinite(report.grad_norm) else "gradient"
         what = f"the {part} is not finite (norm {report.grad_norm}, loss {report.loss})"
         notes = list[str]()
@@ -231,10 +228,7 @@ class Tokenizer(Protocol):
     """Text to token ids and back, with the tokenizer and the chat template of the model."""
 
     def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
-        """Return the token ids of a chat up to the model's turn, or of the whole chat if there is an answer.
-
-        Each message has a `role` and a `content`.
-        """
+        """Return the token ids of a chat up to the model's turn, or of the whole chat if there is an answer."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:

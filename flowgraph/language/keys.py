@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 class Key:
     """The name of the random numbers of one node in one step of one run.
 
-    A node that uses random numbers takes a keyword parameter of this type, which the runtime fills in. The same key
-    gives the same numbers.
+    A node that uses random numbers takes a keyword parameter of this type. The same key gives the same numbers.
     """
 
     seed: int = 0

@@ -33,10 +33,7 @@ class Law:
 
     @property
     def held_by(self) -> str:
-        """Return the names of the functions, classes and modules that check the law, joined by commas.
-
-        Their prefix `flowgraph.` is left out.
-        """
+        """Return the names of the objects that check the law, joined by commas, without the prefix `flowgraph.`."""
         holders = self.holders if isinstance(self.holders, tuple) else (self.holders,)
         names = [
             holder

@@ -189,8 +189,7 @@ class BoundRegion:
     """A loss with real values for what it captures, as the body of an updating node gets it.
 
     Captured values with rows are cut to the rows of a micro-batch; others are used whole. `rows` are always indices
-    into this rank's batch. If several `ranks` train together, each has its own rows, and counts are sums over all
-    ranks.
+    into this rank's batch. If several `ranks` train together, each has its own rows, and all counts are summed.
     """
 
     region: Region

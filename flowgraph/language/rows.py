@@ -70,8 +70,7 @@ def widest(values: Iterable[Value], rows: Tensor) -> int | None:
 def take(value: V, rows: Tensor, width: int | None = None) -> V:
     """Return the rows of a value at indices `rows` [b], with token columns cut to their first `width` tokens if given.
 
-    A record is returned with each part cut. Scalars, models and state are returned unchanged; a new value has no
-    measures.
+    Each part of a record is cut. Scalars, models and state are returned unchanged; a new value has no measures.
     """
     if isinstance(value, Record):
         return type(value).of({name: take(part, rows, width) for name, part in value.parts.items()})

@@ -279,7 +279,6 @@ def _refuse_head(port: Port, refuse: Refuse) -> None:
 
 
 def _with_traits(port: Port, annotations: Sequence[Any], refuse: Refuse) -> Port:
-    """Return a port with the traits of its annotation; refuse a trait twice, and parts that the record lacks."""
     seen = set[type]()
     for trait in annotations:
         if isinstance(trait, type) and issubclass(trait, Trait):

@@ -101,7 +101,6 @@ class _Chains:
         return outside <= before and all(self._readers[name] <= {i} for name in self._results(chain.members[-1]))
 
     def _keeps_effects_in_order(self, i: int, chain: _Chain) -> bool:
-        """Return whether host nodes with side effects keep the order of the flow if run `i` joins the chain."""
         first = chain.members[0]
         between = bisect(self._effects, i - 1) - bisect(self._effects, first)
         return not self._has_effects(i) or between == chain.effects - self._has_effects(first)

@@ -123,8 +123,7 @@ class Transfer(_Printed):
 class Sync(_Printed):
     """Copy a version of a model's weights from one home to another, unless the copy there is recent enough.
 
-    A copy is recent enough if it is at most `lag` updates old. The plan chose `lag`; the readers allow at most
-    `at_most`.
+    A copy is recent enough up to `lag` updates. The plan chose `lag`; the readers allow at most `at_most`.
     """
 
     value: str

@@ -32,10 +32,7 @@ def compile_graph(graph: Graph) -> Graph:
 
 
 def named(graph: Graph) -> Graph:
-    """Return the graph of a flow with a unique name for every node; settings are chosen by these names.
-
-    Raises LawError for a broken law of described graphs, but only within `verified`.
-    """
+    """Return the graph of a flow with a unique name for every node; settings are chosen by these names."""
     return _through(NAMING, graph)
 
 

@@ -30,7 +30,7 @@ def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
     `part.column`. For a token value that is not a record, `lengths` [B] are the lengths of its rows in tokens; None
     keeps all T. Scalars are stored as JSON in the schema's metadata. `from_table` returns the same data to the last
     bit, but bfloat16 becomes float32, and measures and extras are left out. Raises LawError for a scalar that JSON
-    cannot represent.
+    lacks.
     """
     import numpy as np
     import pyarrow as pa
@@ -130,7 +130,6 @@ def _read(
 
 
 def _padded(column: Any, name: str, where: str) -> Tensor:
-    """Return lists of numbers as a tensor [B, T], padded with zeros at the end of each row."""
     import numpy as np
     import pyarrow as pa
     import torch

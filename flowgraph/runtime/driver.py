@@ -80,8 +80,7 @@ def train(
     steps, and after the last step unless the run ended early. `stop` is called before each step; if it returns True,
     the run ends early. `saver` writes checkpoints, each before any check that follows the same step: a check updates
     copies of weights, and a resumed run repeats it. If the check finds the best weights so far, the saver is notified
-    before the listeners, so that the checkpoint does not contain the records of this check. Errors of `executor` and
-    `listeners` pass through.
+    before the listeners, so that the checkpoint does not contain the records of this check. Errors pass through.
     """
     check = job.check if job.check is not None and job.check.every else None
     steps_done = job.steps

@@ -176,8 +176,7 @@ class Executor:
     def switch(self, program: Program, home: Home, *, awake: bool) -> None:
         """Free a home's device memory, or restore its weights (`awake`); do nothing if that is its state already.
 
-        An inference server loses trained weights when it sleeps, so its copy is marked as lost and the next sync is not
-        skipped.
+        An inference server loses trained weights when it sleeps: its copy is marked as lost, and the next sync runs.
         """
         if (home in self.asleep) is awake:
             self.places.switch(home, awake=awake)
@@ -230,9 +229,8 @@ class Executor:
     def load_state(self, program: Program, folder: Path) -> None:
         """Load the state that `save_state` wrote, possibly under another plan.
 
-        A lagging copy that was not saved, or that this plan places differently, gets the newest weights. Raises
-        DataError if the folder lacks `versions.json` or the version of a trained model, or if a carried value cannot be
-        read.
+        A lagging copy that was not saved or is placed differently gets the newest weights. Raises DataError if the
+        folder lacks `versions.json` or the version of a trained model, or if a carried value cannot be read.
         """
         trained = _trained(program)
         try:

@@ -61,8 +61,7 @@ class TrackedRun:
     def of(cls, folder: Path, first_step: int = 0) -> TrackedRun:
         """Return the tracked run of a folder, with the folder's name and the id in its file `tracked_as.txt`.
 
-        The file is created with a random id if it does not exist. `first_step` is the first step of a resumed run, else
-        0.
+        The file is created with a random id if it does not exist. `first_step` is that of a resumed run, else 0.
         """
         file = folder / ID_FILE
         if not file.is_file():
@@ -129,8 +128,7 @@ def wandb_run(run: TrackedRun) -> Online:
     """Open a run of Weights & Biases and return it; with WANDB_MODE=offline it is written to the run's folder.
 
     The project is that of WANDB_PROJECT, or else `flowgraph`. A resumed run continues under the same id. Only metrics
-    are sent: no settings, code, console output or facts about the machine. A login may take 60 seconds; errors are
-    wandb's.
+    are sent: no settings, code, output or facts about the machine. A login may take 60 s.
     """
     import wandb
 
@@ -159,8 +157,7 @@ def trackio_run(run: TrackedRun) -> Online:
 def swanlab_run(run: TrackedRun) -> Online:
     """Open a run of SwanLab and return it; its files are in the folder `swanlab` of the run.
 
-    A resumed run continues under the same id. Only metrics are sent: no settings, console output or facts about the
-    machine.
+    A resumed run continues under the same id. Only metrics are sent, and nothing about the machine.
     """
     import swanlab
 
@@ -266,7 +263,7 @@ def metric_logger(
     """Return a listener of a run that sends its metrics to experiment trackers; use it as a context manager.
 
     `names` are keys of `TRACKERS`, such as "wandb". Only metrics that nodes of `graphs` declare are sent. Trackers name
-    the run after its folder `run`, where `tracked_as.txt` stores its id. `first_step` is the first step of a resumed
+    the run after its folder `run`, which stores its id in `tracked_as.txt`. `first_step` is the first step of a resumed
     run, else 0. A tracker that cannot be opened or that raises is reported once with `say`, and not used again.
     """
     opening = {name: TRACKERS[name] for name in names}

@@ -39,7 +39,7 @@ class StoredValue:
         """Return a node's result with the ids of its rows: those in `value`, or else those of one of `inputs`.
 
         Among inputs with the same number of rows, the input with the most kinds of ids is used: responses before
-        prompts. Without such an input, and for a value without rows, there are no ids.
+        prompts. The ids are empty without such an input, and for a value without rows.
         """
         counts = [len(leaf.data) for leaf in leaves([value]) if leaf.kind in (Kind.ROW, Kind.TOKEN)]
         value_ids = ids_of(value) if counts else {}
@@ -93,8 +93,7 @@ def align_rows(inputs: Mapping[str, StoredValue]) -> dict[str, StoredValue]:
     """Return a node's inputs by name; inputs that have the same rows are put in the order of the first of them.
 
     Rows are the same if they have the same ids. Inputs with different rows, such as greedy and sampled responses, or
-    without ids are not changed. Raises LawError if the same rows are in another order and several of them have the same
-    ids.
+    without ids are not changed. Raises LawError if rows with repeated ids are in another order.
     """
     aligned, names_by_ids = dict[str, StoredValue](), dict[tuple[str, ...], list[str]]()
     for name, stored in inputs.items():
@@ -146,9 +145,9 @@ def rows_of_rank(table: pa.Table, rank: int, count: int, name: str, shares: Shar
     """Return the rows of a table that belong to rank `rank` of `count` ranks, with their positions in the batch.
 
     Groups are not split: `shares` assigns each group to a rank; if it is None, groups are divided evenly, in order of
-    their numbers. Only the ids of groups matter, so values of the same rows are split alike whatever their order. For
-    one rank, and for a scalar, the table itself is returned. `name` is the value's name in errors. Raises LawError for
-    rows without ids.
+    their numbers. Only the ids of groups matter, so values of the same rows are split alike in any order. For one rank
+    or a scalar, the table itself is returned. `name` is the value's name in errors. Raises LawError for rows without
+    ids.
     """
     import numpy as np
 
@@ -211,8 +210,7 @@ class Shares:
     def of(self, groups: NDArray[Any], rank: int, count: int) -> NDArray[Any]:
         """Return those groups that belong to rank `rank` of `count` ranks.
 
-        These are the rank's assigned groups, and its even part of the members of `groups` [R] that no rank was
-        assigned.
+        These are the rank's assigned groups, and its even part of those in `groups` [R] without a rank.
         """
         import numpy as np
 

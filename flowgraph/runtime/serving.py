@@ -131,10 +131,7 @@ class Servers:
         self._running.clear()
 
     def facts(self, home: Home) -> dict[str, str]:
-        """Return the `name`, `digest` and `notes` of the model that a home's servers loaded, and the `engine`, by key.
-
-        The text of the engine includes its version once `handle` was called.
-        """
+        """Return the `name`, `digest` and `notes` of the model of a home's servers, and the `engine` with version."""
         loaded, engine = self._model(home), f"{home.engine} {self._versions.get(home, '')}".strip()
         return {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes), "engine": engine}
 

@@ -163,8 +163,7 @@ class MeasuredRecorder:
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
         """Append the measurements of a step to `measured.jsonl`; does nothing if no task was measured.
 
-        Lines that a failing disk refuses are written with the next step, without an error: the run's recorder reports
-        it.
+        Lines that the disk refuses are written with the next step; the run's recorder reports such a disk.
         """
         if not ran.observed.measured:
             return

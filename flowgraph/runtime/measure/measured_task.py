@@ -122,10 +122,7 @@ class Measures:
 
     @contextmanager
     def of(self, task: Task, graph: Graph | None = None, pool: str = "") -> Generator[Meter]:
-        """Measure a task within this block, and store its measurement unless the block raises.
-
-        `graph` and `pool` are as in `about_task`.
-        """
+        """Measure a task in this block, and store it unless the block raises; `graph` and `pool`: see `about_task`."""
         with measuring(about_task(task, graph, self.rank, pool), self.device) as meter:
             yield meter
         self._tasks.append(meter.measured)
@@ -139,8 +136,7 @@ class Measures:
 def note_process(device: DeviceKind = "cpu") -> None:
     """Store the memory that this process uses now, in bytes, for later measurements; call it before weights are loaded.
 
-    On a CPU, this is the memory of the process's libraries; on a GPU, that of the device's context and of other
-    processes.
+    On a CPU, this is the memory of libraries; on a GPU, that of the device's context and of other processes.
     """
     if device == "cuda":
         import torch

@@ -81,7 +81,7 @@ def profile_folder(run: Path, step: int) -> Path:
 def write_ray_timeline(run: Path) -> Path | None:
     """Write Ray's timeline of a run's tasks to `profile/ray.json` in the folder `run`, and return its path.
 
-    Call it while Ray is connected. Ray keeps only the newest tasks: 100,000 by default. An error is reported on stderr,
+    Call it while Ray is connected. Ray keeps only the newest tasks: 100,000 by default. Errors are reported on stderr,
     and None is returned.
     """
     import ray

@@ -63,10 +63,7 @@ class Flows:
     file: str
 
     def read(self) -> list[Graph]:
-        """Import the user's file, if any, and return the graphs with the ops and types that they name.
-
-        Raises a FlowError if the file or a graph cannot be read.
-        """
+        """Import the user's file, if any; return the graphs with the ops and types that they name. Raises FlowError."""
         if self.file:
             import_file(Path(self.file))
         return [from_json(text) for text in self.graphs]
@@ -178,8 +175,7 @@ class RankActor:
         """Start the server of one replica as a child of this process, and return the server's address and keys.
 
         `place` is the replica's place. The server's files are in a folder in `scratch`, or in a new scratch folder if
-        `scratch` is on another machine. The server may take `limit_s` seconds to start. Raises errors as
-        `Servers.start` does.
+        `scratch` is on another machine. The server may take `limit_s` seconds to start.
         """
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"

@@ -240,10 +240,7 @@ class RayPlaces:
         self.finish()
 
     def close(self) -> None:
-        """End every process that was started, whether it responds or not, and remove the scratch folder.
-
-        Servers get 10 seconds to end in order.
-        """
+        """End every process that was started, whether it responds or not, and remove the scratch folder."""
         import ray
         from ray.exceptions import RayError
 

@@ -183,8 +183,7 @@ def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
 def match_cluster(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the Ray node for each machine of a plan, by the machine's name, on a cluster with room for host nodes.
 
-    `nodes` are the result of `ray.nodes`. Raises ResourceError if `match_machines` does, or if no node has a CPU left
-    for host nodes.
+    `nodes` are the result of `ray.nodes`. Raises ResourceError as `match_machines`, or without a CPU for host nodes.
     """
     chosen = match_machines(plan, nodes)
     machines = {machine.name: machine for machine in plan.cluster.nodes}

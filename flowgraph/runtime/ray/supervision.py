@@ -42,10 +42,7 @@ class Member:
         return self.actor.beat.options(concurrency_group="beat").remote()
 
     def stacks(self) -> list[str]:
-        """Return the stacks of the actor's threads as lines: from the actor, else by a signal; empty if both fail.
-
-        Each of the two may take 5 seconds.
-        """
+        """Return the stacks of the actor's threads as lines: from the actor, else by a signal; empty if both fail."""
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
@@ -67,8 +64,7 @@ class Member:
 class PendingCall:
     """A call that was submitted: its reference, its description, and its member (None: a host process).
 
-    `task` names the call in the same way in every step. `limit_s` bounds the seconds during which no call at all
-    completes.
+    `task` names the call in the same way in every step. `limit_s` bounds the seconds without any completed call.
     """
 
     ref: Any
@@ -102,8 +98,7 @@ class Supervisor:
         """Yield the result of each call as soon as it is available.
 
         Raises the error of a call, and WorkerError if a process died or does not respond, if all calls together take
-        more than `limit_s` seconds (None: no limit), or if no call completes for longer than every `limit_s` of the
-        calls.
+        more than `limit_s` seconds (None: no limit), or if none completes for longer than each call's own `limit_s`.
         """
         import ray
 

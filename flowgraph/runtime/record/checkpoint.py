@@ -61,8 +61,7 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints in `folder` of the run whose id is `run`; the newest `keep` of them are kept, and the best one.
 
-    A manifest contains the run's id and the steps, so `fault_of` detects a checkpoint that was copied from another run
-    or renamed.
+    A manifest has the run's id and the steps, so `fault_of` detects a checkpoint of another run or a renamed one.
     """
 
     folder: Path
@@ -83,8 +82,7 @@ class Checkpoints:
         """Return the newest checkpoint whose files all match its manifest, or None if the folder has no checkpoints.
 
         Newer, damaged checkpoints are renamed and reported with `say`. Raises RunFolderError if all checkpoints are
-        damaged, and then renames none: to start over would remove what the run recorded, and the cause may be the disk
-        or another version.
+        damaged, and then renames none: to start over would remove what the run recorded, and the disk may be the cause.
         """
         damaged = list[tuple[Checkpoint, str]]()
         for checkpoint in reversed(self.oldest_first()):
@@ -134,10 +132,9 @@ class Checkpoints:
         """Write the checkpoint after `steps` steps and return it.
 
         `write` fills an empty folder; the entries that it returns are added to `state`. The folder is then hashed and
-        renamed. If anything fails, the existing checkpoints stay unchanged. Old checkpoints are removed after the new
-        one has been verified by reading it. Raises OSError (ENOSPC) before writing if less space is free than the
-        newest checkpoint takes, OSError (EIO) if the new checkpoint does not match what was written, and any error of
-        `write`.
+        renamed. If anything fails, existing checkpoints stay. Old checkpoints are removed after the new one has been
+        verified by reading it. Raises OSError (ENOSPC) before writing if less space is free than the newest checkpoint
+        takes, OSError (EIO) if the new checkpoint does not match what was written, and errors of `write`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         newest = self.oldest_first()[-1:]
@@ -171,7 +168,6 @@ class Checkpoints:
         return checkpoint
 
     def _remove_old(self, steps: int) -> None:
-        """Remove checkpoints before the newest `keep` of those up to `steps` steps, except the best one."""
         best = self.best()
         until = [old for old in self.oldest_first() if old.steps <= steps and (best is None or old.steps != best.steps)]
         extra = len(until) - self.keep + (best is not None and best.steps == steps)
@@ -188,10 +184,7 @@ class Checkpoints:
         return best if any(checkpoint.steps == best.steps for checkpoint in self.oldest_first()) else None
 
     def mark_best(self, best: BestFacts) -> None:
-        """Make an existing checkpoint the best one, in one rename; the previous best may be removed.
-
-        Raises OSError if the disk fails.
-        """
+        """Make an existing checkpoint the best one, in one rename; the previous best may be removed. Raises OSError."""
         draft = self.folder / f"tmp_{BEST}"
         draft.write_text(best.model_dump_json() + "\n", "utf-8")
         sync(draft)
@@ -321,8 +314,7 @@ class Saver:
     def stepped(self, steps: int) -> None:
         """Write a checkpoint if one is due after `steps` steps.
 
-        A fault of the disk is reported with `say`; the third in a row raises RunFolderError. Other errors are raised at
-        once.
+        A fault of the disk is reported with `say`; the third in a row raises RunFolderError. Other errors are raised.
         """
         if self.every and steps % self.every == 0 and (why := self._refused(steps)):
             self.failures += 1
@@ -332,10 +324,7 @@ class Saver:
             self.say(f"no checkpoint after step {steps}: {why} ({self.checkpoints.folder}); {again}")
 
     def ended(self, steps: int) -> None:
-        """Write the last checkpoint, after `steps` steps, unless it exists or `every` is 0.
-
-        Raises RunFolderError if the disk fails.
-        """
+        """Write the last checkpoint, after `steps` steps, unless it exists. Raises RunFolderError if the disk fails."""
         if self.every and steps != self.saved and (why := self._refused(steps)):
             raise self._error(steps, "which was the last", why)
 

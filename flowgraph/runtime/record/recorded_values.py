@@ -23,10 +23,7 @@ TOKEN_ROWS = 256  # of each step: the responses whose values of tokens are recor
 
 
 def rollout_nodes(graph: Graph) -> list[Node]:
-    """Return the nodes that sample rollouts, in the order of the flow.
-
-    A judge is left out, because it samples but returns scores.
-    """
+    """Return the nodes that sample rollouts; a judge is left out, because it samples but returns scores."""
     return [node for node in graph.nodes if node.op.kind == "generate" and issubclass(node.returns[0], Record)]
 
 

@@ -124,10 +124,7 @@ class Recorder:
             self.say(f"the records of step {step + 1} are not written: {why} ({self.folder.path}); retrying")
 
     def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
-        """Append the metrics of a check of held-out data, and start to write its responses.
-
-        Data that the disk refuses is reported by the next step.
-        """
+        """Append the metrics of a held-out check, and start to write its responses; the next step reports faults."""
         self._metrics.add(json.dumps({"step": step, **result.metrics, "time": {"check_s": seconds}}) + "\n")
         self._lines_refused()  # if they are, the next step reports it
         for node in rollout_nodes(result.graph):
@@ -142,8 +139,7 @@ class Recorder:
     def settle(self) -> Mapping[str, Mapping[str, Any]]:
         """Flush everything that was recorded to the disk, before a checkpoint, and return `RunFolder.records`.
 
-        Call it when the places have finished, so that every rollout is written or was refused. Raises OSError if the
-        disk refuses anything.
+        Call it when the places have finished. Raises OSError if the disk refuses anything.
         """
         if why := self._rollouts_refused():
             raise OSError(f"{why}: {self._pending[0].path}")

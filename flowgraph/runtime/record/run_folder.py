@@ -94,8 +94,7 @@ class RunFolder:
     ) -> None:
         """Write the files of a run that precede its first step: the flow, settings and plan, and `run.json` last.
 
-        `source` is the text of the flow's file; the entries of `about` are added to `run.json`; `diagrams` maps file
-        names to texts.
+        `source` is the text of the flow's file; `about` is added to `run.json`; `diagrams` maps file names to texts.
         """
         self._write("settings.json", json.dumps([asdict(setting) for setting in settings], indent=1, default=str))
         self._write("graph.json", to_json(graph))
@@ -143,8 +142,7 @@ class RunFolder:
         """Remove everything that was recorded after the first `steps` steps: metrics, rollouts, unfinished files.
 
         `records` are the `RunFolder.records` in the checkpoint after these steps; empty if there is none. The metrics
-        of a check before the next step are removed too, because the resumed run repeats it. Files with other names are
-        not removed.
+        of a check before the next step are removed too, because the resumed run repeats it. Other files stay.
         """
         for name in JOURNALS:
             path, size = self.path / name, int(records.get(name, {}).get("size_bytes", 0))
@@ -194,10 +192,7 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def note(self, **facts: Any) -> None:
-        """Add facts to `run.json`, replacing entries of the same name; the file is replaced in one rename.
-
-        Raises RunFolderError if the file cannot be read, and OSError if it cannot be written.
-        """
+        """Add facts to `run.json` in one rename, replacing those of the same name. Raises RunFolderError or OSError."""
         self._write("run.json", json.dumps(self.facts() | facts, indent=1, default=str))
 
     def facts(self) -> dict[str, Any]:
@@ -222,10 +217,7 @@ class RunFolder:
             return metrics
 
     def graph(self) -> Graph:
-        """Return the graph in `graph.json`, the flow as described.
-
-        Raises RunFolderError if the file cannot be read, and a FlowError as `from_json` does.
-        """
+        """Return the graph in `graph.json`, as described. Raises RunFolderError, or FlowError as `from_json` does."""
         return from_json(self.text("graph.json"))
 
     def settings(self) -> list[dict[str, Any]]:
@@ -262,8 +254,7 @@ def _readable(path: Path) -> Generator[Path]:
 def declared_metrics(graph: Graph) -> dict[str, Metric]:
     """Return the metrics that the nodes of a graph declare, by `NODE.METRIC`.
 
-    Nodes inside loss regions are included. Metrics of nodes that score come first, because displays show them in this
-    order.
+    Nodes inside losses are included. Metrics of nodes that score come first, as displays show them.
     """
     nodes = sorted(graph.all_nodes, key=lambda node: node.op.kind != "score")
     return {f"{node.name}.{metric.name}": metric for node in nodes for metric in node.op.metrics}
@@ -382,8 +373,7 @@ class Replay:
     def refuse_damaged(self, steps: int) -> None:
         """Raise RunFolderError if a rollout of the first `steps` steps does not match the run's list of hashes.
 
-        Also raised if the list cannot be read. The list of an interrupted run may lack the last step, and the end of
-        its last line.
+        The list may lack the last step and the end of its last line; an unreadable list is refused too.
         """
         folder, last, nodes = self.folder.path / ROLLOUTS, self.steps() - 1, rollout_nodes(self.graph)
         with _readable(folder / SUMS) as path:
