@@ -339,7 +339,6 @@ class _Groups:
 
 
 def _as_floats(values: Tensor, data: Tensor) -> Tensor:
-    """Return values in the dtype of `data`, or in float32 if that is not a floating-point type."""
     import torch
 
     return values.to(data.dtype if data.is_floating_point() else torch.float32)

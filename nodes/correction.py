@@ -37,7 +37,6 @@ Test = Literal[
 
 
 def _without_cap(bound: float | None, info: ValidationInfo) -> float | None:
-    """Refuse a bound together with a cap, and an upper bound that is not above the lower one."""
     if bound is not None and info.data.get("cap") is not None:
         raise ValueError("a cap truncates and bounds leave out: with low or high, set cap=None")
     return _above_low(bound, info)
@@ -59,7 +58,6 @@ def _only_of_k1(low: float | None, info: ValidationInfo) -> float | None:
 
 
 def _above_lower_bound(high: float, info: ValidationInfo) -> float:
-    """Refuse an upper bound that is not above the lower one, which is 1 / high for ratios unless it is set."""
     if info.data.get("low") is None and str(info.data.get("test")).endswith("k1") and high <= 1:
         raise ValueError("should be greater than 1, for low is 1 / high unless it is set")
     _above_low(high, info)
@@ -88,7 +86,7 @@ def importance_weights(
     low: Annotated[float | None, POSITIVE, AfterValidator(_without_cap)] = None,
     high: Annotated[float | None, POSITIVE, AfterValidator(_without_cap)] = None,
 ) -> ImportanceWeights:
-    """Return weights [B, T], how much more likely tokens are than when they were sampled: exp(old - behaviour).
+    """Return importance weights [B, T]: exp(old - behaviour), a token's probability relative to that in sampling.
 
     `behaviour` has the log-probs from sampling, `old` those of the policy for which the weights correct. At level
     "sequence" all tokens of a row have one weight: the exponential of the sum over the row's mask. `cap` truncates

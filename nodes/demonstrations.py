@@ -28,9 +28,9 @@ def demonstrations(
     """Return the data set's answers, one for each prompt, as responses in the model's chat template.
 
     `column` names the answers' column, or a path into a struct (`extra_info.answer`). By default answers are read from
-    `response`, else from `extra_info.answer`, where GSM8K has its worked solutions, else from the ground truth. The
-    mask keeps every token of an answer, its end token included, up to `max_tokens`. Raises DataError for a row without
-    an answer.
+    `response`, else from `extra_info.answer`, where GSM8K has its worked solutions, else from the ground truth. An
+    answer is cut to `max_tokens` tokens, its end token included; the mask keeps all of these. Raises DataError for a
+    row without an answer.
     """
     import pyarrow as pa
     import torch
@@ -58,10 +58,10 @@ def demonstrations(
 
 
 def answer_of(row: Mapping[str, object], column: str) -> str:
-    """Return the answer in a row of the data set; raise DataError if it has none, or an empty one.
+    """Return the answer in a row of the data set. Raises DataError if it is missing, empty or not a text.
 
-    `column` names its column, or a path such as `extra_info.answer`; "" means `response`. In a row without that column
-    it means `extra_info.answer`, or else `reward_model.ground_truth`.
+    `column` names the answer's column, or a path such as `extra_info.answer`. "" means the column `response`, or in a
+    row without such a column `extra_info.answer`, else `reward_model.ground_truth`.
 
     >>> answer_of({"response": "7"}, ""), answer_of({"extra_info": {"answer": "2 + 6 = 8"}}, "")
     ('7', '2 + 6 = 8')
@@ -77,7 +77,7 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
 
 
 def split_chat(context: Sequence[int], chat: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the tokens of a chat in two parts: the longest prefix that it shares with `context`, and the rest.
+    """Return the tokens of a chat in two parts: the longest prefix that the chat shares with `context`, and the rest.
 
     `chat` has the tokens with the answer, `context` those without. The first part is usually the whole context, but a
     tokenizer may merge the context's last characters with the answer's first.

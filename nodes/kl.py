@@ -35,10 +35,10 @@ def kl_k1(
     straight_through: bool = False,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return the k1 estimate of KL(policy, reference): new - ref, which is unbiased but may be negative.
+    """Return a loss: the k1 estimate of KL(policy, reference), new - ref, which is unbiased but may be negative.
 
-    Its gradient is 1 at each token, 0 on average, and so does not pull the policy to the reference. As a loss, use it
-    with `straight_through`: the value of k1 with the gradient of k2, new - ref.
+    The gradient of k1 is 1 at each token and averages to 0 over samples of the policy, so k1 alone does not pull the
+    policy to the reference. As a loss, use `straight_through`: the value of k1 with the gradient of k2, new - ref.
     Source: Schulman 2020, "Approximating KL divergence".
     """
     return _kl_loss("k1", new, mask, ref, straight_through, aggregation)
@@ -48,7 +48,7 @@ def kl_k1(
 def kl_k2(
     new: Annotated[LogProbs, By.TRAINED], mask: Mask, *, ref: Annotated[LogProbs, By.FIXED], aggregation: How = MEAN
 ) -> Loss:
-    """Return the k2 estimate of KL(policy, reference): (new - ref)²/2, whose gradient is unbiased.
+    """Return a loss: the k2 estimate of KL(policy, reference), (new - ref)²/2, whose gradient is unbiased.
 
     Source: Schulman 2020, "Approximating KL divergence".
     """
@@ -64,10 +64,10 @@ def kl_k3(
     straight_through: bool = False,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return the k3 estimate of KL(policy, reference): e^d - d - 1 with d = ref - new, never negative.
+    """Return a loss: the k3 estimate of KL(policy, reference), e^d - d - 1 with d = ref - new, never negative.
 
-    d is clamped to ±20 and the estimate to 10, without a gradient beyond. With `straight_through` it has the gradient
-    of k2, new - ref, to which neither limit applies.
+    d is clamped to ±20 and the estimate to 10, without a gradient beyond. With `straight_through` the loss has the
+    gradient of k2, new - ref, to which neither limit applies.
     Source: Schulman 2020, "Approximating KL divergence"; Shao et al. 2024 (GRPO), arXiv 2402.03300, equation 4.
     """
     return _kl_loss("k3", new, mask, ref, straight_through, aggregation)
@@ -82,9 +82,9 @@ def kl_abs(
     straight_through: bool = False,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return |new - ref|, the absolute difference of log-probs, which does not estimate KL(policy, reference).
+    """Return a loss: |new - ref|, the absolute difference of log-probs, which does not estimate KL(policy, reference).
 
-    It is 0 where the two models agree. With `straight_through` it has the gradient of k2, new - ref.
+    The difference is 0 where the two models agree. With `straight_through` the loss has the gradient of k2, new - ref.
     """
     return _kl_loss("abs", new, mask, ref, straight_through, aggregation)
 
@@ -95,8 +95,8 @@ def kl_estimate(
 ) -> TokenKL:
     """Return an estimate of KL(policy, reference) at each token, in nats, as a penalty for rewards: [B, T].
 
-    `old` are the policy's log-probs; no gradient flows. Estimates are those of `kl_k1`, `kl_k2`, `kl_k3` and `kl_abs`,
-    and 0 where the mask is 0. The metric is the mean over rows with a token of their token means.
+    `old` are the policy's log-probs; no gradient flows. The estimators are those of `kl_k1`, `kl_k2`, `kl_k3` and
+    `kl_abs`. The result is 0 where the mask is 0. The metric averages token means over rows that have a token.
     """
     tokens = _estimate(estimator, masked((old.data - ref.data).detach(), mask))
     rows = (mask.data.sum(1) > 0).sum()
@@ -115,8 +115,10 @@ def adaptive_kl(
     """Return the next step's KL weight: beta·(1 + e·rows/horizon), with e = KL/target - 1 clamped to ±0.2.
 
     KL, in nats, is the mean over rows of token means. Rows without a token do not count; a batch without tokens leaves
-    beta unchanged. Raises `SettingError` for a `horizon` so short that beta could fall to 0 in one step.
-    Source: Ziegler et al. 2019, arXiv 1909.08593, section 2.2; its constant 0.1 is rows/horizon, as in its code.
+    beta unchanged. Raises `SettingError` if `horizon` is at most 0.2 · rows, because beta could then fall to 0 in one
+    step.
+    Source: Ziegler et al. 2019, arXiv 1909.08593, section 2.2; its constant 0.1 is rows/horizon here, as in the
+    authors' code.
     """
     rows = int((mask.data.sum(1) > 0).sum())
     if MAX_ERROR * rows >= horizon:
@@ -130,7 +132,7 @@ def adaptive_kl(
 
 @node
 def weighted(loss: Loss, beta: KLWeight) -> Loss:
-    """Return a loss times a weight that is carried from step to step: `surrogate + weighted(kl_k3(…), beta)`."""
+    """Return a loss multiplied by a KL weight that is carried between steps: `surrogate + weighted(kl_k3(…), beta)`."""
     return loss.times(float(beta.data))
 
 
@@ -147,7 +149,6 @@ def _kl_loss(
 
 
 def _estimate(estimator: Estimator, difference: Tensor) -> Tensor:
-    """Estimate KL(policy, reference) at each token [B, T] from policy - reference log-probs."""
     import torch
 
     if estimator == "k1":

@@ -20,7 +20,7 @@ def logprobs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> LogPr
     """Return the log-prob of each response token under a model: [B, T].
 
     The distribution has the rollout's temperature, and its truncation of this model's probabilities. The truncation
-    always keeps the response's own token, to which a model that has changed since it sampled would else give
+    always keeps the response's own token; otherwise a model that has changed since sampling could give this token
     probability 0.
     Source: DeepSeek-AI 2025 (V3.2), arXiv 2512.02556, section 3.1, keeps the mask of sampling for this. Deviation: the
     mask is computed again from the model's probabilities.
@@ -30,13 +30,13 @@ def logprobs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> LogPr
 
 @node(kind="logprob", stat="entropy")
 def entropy(model: LanguageModel, rollout: Annotated[Responses, READ]) -> Entropy:
-    """Return a model's entropy at each response token, in nats, of the distribution of `logprobs`: [B, T]."""
+    """Return the entropy, in nats, of the distribution of `logprobs` at each response token: [B, T]."""
     return Entropy(_stat(model, rollout, "entropy"))
 
 
 @node(kind="logprob", stat="square_probs")
 def squared_probs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> SquaredProbs:
-    """Return the sum of squared probabilities at each response token, of the distribution of `logprobs`: [B, T]."""
+    """Return the sum of squared probabilities, as in `logprobs`, of a model at each response token: [B, T]."""
     return SquaredProbs(_stat(model, rollout, "square_probs"))
 
 

@@ -65,8 +65,9 @@ def mismatch(
     With l = old - behaviour [B, T] under the mask, the ratio of a token is e^l, with l clamped to ±20; the product over
     a row is e^(sum of l), with the sum clamped to ±20. kl = mean(-l), k3_kl = mean(e^l - 1 - l), chi2 = mean(ratio²) -
     1, ess = mean(e^l)² / mean(e^2l). The perplexity of a row is e^-(mean of its log-probs). Tokens without a log-prob
-    in `behaviour` are left out, and means over rows leave out rows without a token. The result is k3_kl, in float64,
-    NaN without tokens. Raises LawError if it is above `most` nats: then the sampling engine has other weights.
+    in `behaviour` are left out, and means over rows leave out rows without a token. The result is k3_kl, in float64, or
+    NaN without tokens. `threshold` is the bound of the metrics weight_high and weight_low. Raises LawError if the
+    result is above `most` nats, which means that the sampling engine has other weights; None turns this check off.
     Source: Liu, Li et al. 2025, "When Speed Kills Stability", and verl's notes on rollout correction; k3: Schulman
     2020, "Approximating KL divergence". Deviation: l is clamped to ±20 in k3_kl too; rows without a token are left out.
 
@@ -120,11 +121,12 @@ def _row_measures(old: Tensor, behaviour: Tensor, products: Tensor) -> Iterator[
 
 
 def watch_engines(graph: Graph, params: Sequence[str]) -> Graph:
-    """Return a named graph that also measures the mismatch of each node that samples from a model in `params`.
+    """Return the graph with a further result for each node that samples from a model in `params`: its engine mismatch.
 
-    For a node `policy.generate`, the graph gets a result `policy.mismatch`: a comparison of the log-probs from sampling
-    with those of a node `policy.logprobs`, which is added unless the flow has an equal one. That node reads the version
-    that sampled (the newest one, if copies that sample may lag). Greedy and penalized sampling are not measured.
+    `graph` must have named nodes, and `params` are names of parameters. For a node `policy.generate`, the result
+    `policy.mismatch` compares the log-probs from sampling with those of a node `policy.logprobs`, which is added unless
+    the flow has an equal one. That node reads the model version that sampled (the newest version if sampling may use
+    stale copies). Greedy and penalized sampling are not measured, nor rollouts that the flow measures already.
     """
     for sampler in graph.nodes:
         model = sampler.model() if sampler.op.kind == "generate" else None
@@ -143,7 +145,6 @@ def watch_engines(graph: Graph, params: Sequence[str]) -> Graph:
 
 
 def _with_mismatch(graph: Graph, sampler: Node, rollout: Responses, logprobs_: LogProbs, prefix: str) -> Graph:
-    """Add the measurement of one rollout to a graph's results, unless the flow measures it already."""
     forward, edge = _node_of(logprobs_), rollout.edge
     assert edge is not None, "the rollout is an edge"
     equal = (node for node in graph.nodes if node.op is forward.op and node.inputs == forward.inputs)

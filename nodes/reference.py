@@ -18,11 +18,12 @@ def averaged(
 ) -> MovingReference:
     """Move a reference towards the policy and return its next version: decay · reference + (1 - decay) · policy.
 
-    Pass the policy that `update` returned; otherwise the reference stays one step behind. Both models have the same
-    shape and are in one pool and layout. Weights that are not floating-point numbers are copied from the policy. The
-    two factors of an adapter are averaged separately. Raises LawError if only one of the two models has adapters.
-    Source: Polyak and Juditsky 1992; as a reference of RL on language models: Ramé et al. 2024 (WARP),
-    arXiv 2406.16768, section 3.1.
+    The reference's weights change in place. Pass the policy that `update` returned; otherwise the reference stays one
+    step behind. Both models must be in one pool and layout. Weights that are not floating-point numbers are copied from
+    the policy. The two factors of an adapter are averaged separately. Raises LawError if the models have different
+    tensors, for example because only one of the two models has adapters.
+    Source: Polyak and Juditsky 1992; as a reference of RL on language models: Ramé et al. 2024 (WARP), arXiv
+    2406.16768, section 3.1.
     """
     import torch
 
@@ -42,9 +43,9 @@ def averaged(
 def refreshed(
     ref: MovingReference, *, policy: LanguageModel, every: Annotated[int, Field(ge=1)] = 100, key: Key = Key()
 ) -> MovingReference:
-    """Replace the reference's weights by the policy's in every `every`-th step of the run, and return its next version.
+    """Copy the policy's weights to the reference in every `every`-th step of the run; return its next version.
 
-    In all other steps its weights stay as they are.
+    In all other steps the reference keeps its weights.
     Source: Liu et al. 2025 (ProRL), arXiv 2505.24864, section 3.3. Deviation: at fixed steps, and without a reset of
     the optimizer's state.
     """

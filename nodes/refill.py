@@ -66,12 +66,12 @@ def refill(
 ) -> ScoredRollout:
     """Sample and score `n` responses to each prompt, round by round, and return up to `groups` groups with signal.
 
-    `temperature` and `max_tokens` are those of `generate`, and the settings from `by` to `sandbox` those of `score`.
     A group, the responses to one prompt, has signal if its scores differ or if it has one response. The step's prompts
     are shuffled and split evenly into `rounds`. After the round that fills the batch no more responses are sampled, and
     groups beyond `groups` are dropped. If too few groups have signal, the batch is smaller, with at least one group.
     Metrics of sampling and scoring cover all sampled responses. The result depends neither on the split of prompts over
-    ranks nor, for each response, on its round. Settings of sampling are those of `generate`.
+    ranks nor, for each response, on its round. The settings from `by` to `sandbox` are those of `score`, and the
+    settings of sampling are those of `generate`.
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.2. Deviation: bounded by `rounds`.
     """
     import torch
@@ -140,7 +140,6 @@ def _rows_of(chosen: Sequence[int], rollouts: Sequence[ScoredRollout], prompts: 
 
 
 def _stacked(values: Sequence[Value]) -> Value:
-    """Concatenate the rows of values, with token columns padded to the widest."""
     import pyarrow as pa
     import torch
 

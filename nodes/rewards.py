@@ -57,7 +57,7 @@ def overlong_penalty(
     buffer: Annotated[int, Field(ge=1)],
     factor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
 ) -> Scores:
-    """Return scores minus a penalty for long responses: factor·(length - (max_tokens - buffer)) / buffer.
+    """Return scores minus a length penalty: factor·(length - (max_tokens - buffer)) / buffer, from 0 up to factor.
 
     Scores are [B]; lengths, `max_tokens` and `buffer` are in tokens. The penalty starts at `max_tokens` - `buffer`
     tokens, and is `factor` from `max_tokens` on. Raises `SettingError` if `buffer` is more than `max_tokens`.

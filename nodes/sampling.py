@@ -79,14 +79,16 @@ def generate(
 ) -> Rollout:
     """Sample `n` responses to each prompt; at temperature 0 the most likely token is taken.
 
-    Tokens are drawn from the `top_k` likeliest (0: all), then from the likeliest of these whose probabilities reach
-    `top_p`, then from those at least `min_p` times as likely as the likeliest. `repetition_penalty` divides the
-    positive logits of tokens that prompt or response have already, and multiplies the negative ones, before the
-    temperature. The rollout's log-probs are of the distribution that is left. A response ends with an end token of the
-    model, unless `ignore_eos`; with a token id in `stop`, or with the token that completes a text in `stop`.
+    The rollout has B = prompts × n rows; the samples of a prompt are next to each other. A response has at most
+    `max_tokens` tokens. It ends with an end token of the model, unless `ignore_eos`, with a token id in `stop`, or with
+    the token that completes a text in `stop`.
 
-    Returns B = prompts × n rows, with the samples of a prompt next to each other. The key, the prompt's row in the data
-    set, the sample and the position determine each random number, so a response does not depend on its batch.
+    Tokens are drawn from the `top_k` likeliest (0: all), then from the likeliest of these whose probabilities reach
+    `top_p`, then from those at least `min_p` times as likely as the likeliest. Before the temperature,
+    `repetition_penalty` divides positive logits, and multiplies negative logits, of tokens that are already in the
+    prompt or the response. The rollout's log-probs are those of the resulting distribution. The key, the prompt's row
+    in the data set, the sample and the position determine each random number, so a response does not depend on its
+    batch.
     """
     encode = policy.handle.tokenizer.encode
     contexts = [encode(messages) for messages in prompts.columns.data.column("prompt").to_pylist()]

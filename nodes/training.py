@@ -51,12 +51,13 @@ def update(
 
     Each epoch reads all rows once, in minibatches of at most `minibatch` prompts (0: all), with one optimizer step
     each. Minibatches have whole groups and are as equal in size as possible. A minibatch is split into micro-batches of
-    at most `micro_batch_tokens` tokens, unless the plan sets another number; a context that rows share counts once. The
-    split does not change the gradient, because every term is divided by the count of its mask over the minibatch.
-    `max_grad_norm` 0 turns gradient clipping off.
-    Before `start_step` the model does not change, so that a policy can wait for its critic to warm up. The learning
-    rate follows `schedule` by the step of the run: it rises to `lr` over `warmup_steps`, and falls to `least_lr` · `lr`
-    at `decay_steps`.
+    at most `micro_batch_tokens` tokens, unless the plan sets another number; where rows are packed, a context that rows
+    share counts once. The split does not change the gradient, because every term is divided by the count of its mask
+    over the minibatch. `max_grad_norm` 0 turns gradient clipping off. Before `start_step` the model does not change, so
+    that a policy can wait for its critic to warm up. The learning rate follows `schedule` by the step of the run: it
+    rises to `lr` over `warmup_steps`, and falls to `least_lr` · `lr` at `decay_steps`. Raises LawError without rows, or
+    if `decay_steps` is not above `warmup_steps` in a schedule that falls; NotFinite, which names the rows, if a loss or
+    a gradient is not finite.
     """
     region = loss
     assert isinstance(region, BoundRegion), "a node's region arrives bound"
@@ -82,8 +83,9 @@ def update(
 def scheduled(step: int, schedule: str, warmup_steps: int, decay_steps: int, minimum: float) -> float:
     """Return the factor of the learning rate in one step of a run, counted from 0.
 
-    It rises linearly to 1 in the last of the `warmup_steps`. Then "constant" stays 1; "linear" and "cosine" fall, in a
-    line or half a wave, to `minimum` at `decay_steps` and stay there. Raises LawError if that step is in the warm-up.
+    The factor rises linearly to 1 in the last of the `warmup_steps`. Then "constant" stays 1; "linear" and "cosine"
+    fall, in a line or half a wave, to `minimum` at step `decay_steps` and stay there. Raises LawError if such a
+    `schedule` has `decay_steps` ≤ `warmup_steps`.
     Source: Loshchilov and Hutter 2017 (SGDR), arXiv 1608.03983, equation 5. Deviation: the first factor of a warm-up is
     not 0 as it is in transformers' schedulers, so that no step is lost.
 
@@ -103,7 +105,6 @@ def scheduled(step: int, schedule: str, warmup_steps: int, decay_steps: int, min
 
 
 def _step(region: BoundRegion, model: Trainable, parts: list[Tensor], batch: Tensor, settings: Optimizer) -> StepReport:
-    """Take one optimizer step on `batch`: losses of `parts`, divided by the mask counts of the batch, are summed."""
     counts, parts = region.counts(batch), region.level(parts)
 
     def share(rows: Tensor) -> Callable[[], Tensor]:
@@ -123,9 +124,9 @@ def _step(region: BoundRegion, model: Trainable, parts: list[Tensor], batch: Ten
 def minibatches(groups: Tensor, prompts: Tensor, size: int, key: Key, epoch: int) -> list[Tensor]:
     """Return the row indices of each minibatch of at most `size` prompts; the key and the epoch shuffle the prompts.
 
-    `groups` [B] is the prompt of each row, `prompts` [P] has each prompt of all ranks once. With `size` 0 there is one
-    minibatch, in order. Every row is in exactly one minibatch; every rank has the same number of minibatches, some
-    perhaps empty. Raises LawError if no rank has a row.
+    `groups` [B] is the prompt of each row, `prompts` [P] has each prompt of all ranks once. If `size` is 0 or at least
+    P, there is one minibatch, in order. Every row is in exactly one minibatch; every rank has the same number of
+    minibatches, some perhaps empty. Raises LawError if no rank has a row.
 
     >>> import torch
     >>> groups, prompts = torch.tensor([7, 7, 8, 8]), torch.tensor([7, 8])
@@ -149,9 +150,10 @@ def micro_batches(
 ) -> list[Tensor]:
     """Return the row indices `rows` in parts of at most `budget` tokens; a row with more tokens is a part by itself.
 
-    `tokens` [B] counts each row's tokens. With `contexts` [B], the tokens before each row's response, rows are packed:
-    neighbours from one of the `groups` [B] share their context, which counts once. Without, rows are padded to the
-    longest of their part. The longest rows come first, so that parts are similar in work and padding is small.
+    `tokens` [B] counts each row's tokens. With `groups` [B] and `contexts` [B], the tokens before each row's response,
+    rows are packed in the order of their groups: neighbours of one group share their context, which counts once.
+    Otherwise each row of a part counts as the part's longest. The longest rows come first, in a packed batch within
+    each group. Without rows there is one empty part.
 
     >>> import torch
     >>> [part.tolist() for part in micro_batches(torch.tensor([5, 1, 4]), torch.tensor([0, 1, 2]), 10)]

@@ -75,7 +75,7 @@ class Columns(Value):
 
 
 class Prompts(Record):
-    """The prompts of one step: the index of each one's row in the data set, and the columns of that row."""
+    """The prompts of one step: for each prompt, the index of its row in the data set and the columns of that row."""
 
     group: Group
     columns: Columns
@@ -176,12 +176,14 @@ class Temperature(Value):
 
     @classmethod
     def with_truncation(cls, temperature: float, truncation: Truncation) -> Temperature:
-        """Return the value for a temperature and a truncation, which changes nothing of greedy samples."""
+        """Return the value with the settings of `truncation` that are in effect; at temperature 0 there are none."""
         changed = dict(truncation.changed() if temperature else ())
         return cls({"temperature": temperature, **changed} if changed else temperature)
 
     def distribution(self) -> tuple[float, Truncation]:
-        """Return the temperature and the truncation. Raises LawError for data that are neither.
+        """Return the temperature and the truncation; without a recorded truncation, that of the whole vocabulary.
+
+        Raises LawError for a dict without a temperature, with an unknown name, or with a value that is not a number.
 
         >>> Temperature({"temperature": 0.7, "top_p": 0.9}).distribution()
         (0.7, Truncation(top_k=0, top_p=0.9, min_p=0.0))
@@ -251,13 +253,13 @@ class TokenAdvantages(Advantages):
     kind = Kind.TOKEN
 
     def per_token(self) -> Tensor:
-        """Return the advantages, which are of tokens already: [B, T]."""
+        """Return the advantages unchanged, one for each token: [B, T]."""
         tokens: Tensor = self.data
         return tokens
 
 
 class Accuracy(Value):
-    """The share of responses with full marks, from 0 to 1 (float)."""
+    """The share of responses that score full marks, from 0 to 1 (float)."""
 
     kind = Kind.SCALAR
     dtype = "float64"

@@ -43,7 +43,7 @@ class MadeBy:
         return lag_text(self.at_most)
 
     def reads_as(self, other: MadeBy) -> bool:
-        """Return whether both have the same parameter, version and maximum lag; the distribution is ignored."""
+        """Return whether `other` has the same parameter, version and maximum lag; other fields are ignored."""
         return (self.param, self.version, self.at_most) == (other.param, other.version, other.at_most)
 
     def __str__(self) -> str:
@@ -54,8 +54,7 @@ class MadeBy:
 class RowSet:
     """The rows of one origin, in any order. `drawn` are the weights that sampled them, or None.
 
-    `identity` names what distinguishes the rows. `kept` names a carried state that may have kept them from an earlier
-    step, or is "".
+    `identity` names what distinguishes the rows. `kept` names a carried state that may have kept old ones, or is "".
     """
 
     origin: Origin
@@ -89,7 +88,7 @@ class GraphFacts:
     regional: Mapping[Param, Param | None]
 
     def at(self, edge: Edge) -> Facts:
-        """Return the facts of the value on an edge; a model has no rows, and unknown facts are None."""
+        """Return the facts of the value on an edge; a fact is None if it is unknown, and for the rows of a model."""
         if issubclass(edge.type, Model):
             return Facts(None, self.weights(edge))
         facts = self.of.get(edge.source, Facts()) if isinstance(edge.source, Node | Param) else Facts()
@@ -118,7 +117,7 @@ def _has_rows(kind: Any) -> bool:
 
 @lru_cache(maxsize=4)
 def facts_of(graph: Graph) -> GraphFacts:
-    """Return, for every value of a graph, whose rows it has and which weights made it; the result is cached."""
+    """Return the facts of every value of a graph: whose rows it has, and which weights made it; cached."""
     regional = {param: node.root for node in graph.nodes for _, region in node.regions for param in region.params}
     of: dict[Origin, Facts] = {}
     facts = GraphFacts(of, regional)
@@ -150,7 +149,7 @@ def _rows_of(node: Node, weights: MadeBy | None, facts: GraphFacts) -> RowSet | 
 
 
 def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
-    """Yield (port, its rows) for each input of a node that has rows with a known origin.
+    """Yield (port, RowSet) for each input of a node that has rows with a known origin, in the order of the inputs.
 
     Ports that may take rows of another origin are left out.
     """
@@ -203,7 +202,6 @@ _IDENTITY = {"prompt": Group, "sample": Sample, "trajectory": Trajectory}
 
 
 def _identity(kinds: Iterable[type[Value]]) -> tuple[str, ...]:
-    """Return the parts of these results that identify their rows."""
     parts = [part for kind in kinds if issubclass(kind, Record) for part in fields(kind).values()]
     return tuple(name for name, kind in _IDENTITY.items() if any(issubclass(part, kind) for part in parts))
 
@@ -226,7 +224,7 @@ class ValueFacts:
 
 
 def value_facts(graph: Graph) -> list[ValueFacts]:
-    """Return the facts of every parameter and result of a named graph as text, in the order of the flow."""
+    """Return the facts of every value of a named graph as text: parameters first, then results in the flow's order."""
     facts, edges = facts_of(graph), [Edge(param, param.type) for param in graph.params]
     for node in graph.all_nodes:
         ports = map(str, range(len(node.returns))) if len(node.returns) > 1 else [""]
@@ -262,9 +260,8 @@ def _name(origin: Origin) -> str:
 def masks_along(rows: RowSet) -> Sequence[str]:
     """Return the dotted names of the masks that select tokens of `rows`, such as `policy.generate.mask`.
 
-    They are the parts of type Mask in the records that the origin of the rows (a node or a parameter) gives; empty if
-    it gives no record. If a node has several results, the result's index comes before the part:
-    `policy.generate.0.mask`.
+    They are the parts of type Mask in the records that the origin of the rows gives; empty without a record. Of several
+    results, the index comes before the part: `policy.generate.0.mask`.
     """
     origin = rows.origin
     kinds = (origin.type,) if isinstance(origin, Param) else origin.returns
@@ -278,7 +275,7 @@ def masks_along(rows: RowSet) -> Sequence[str]:
 
 
 def cross_model_reads(graph: Graph) -> set[tuple[str, str]]:
-    """Return pairs (reader, sampler) of model parameters, where the reader computes statistics of the sampler's tokens.
+    """Return pairs (reader, sampler) of model parameters by name: `reader` computes statistics of the sampler's tokens.
 
     Pairs of a parameter with itself are left out.
     """

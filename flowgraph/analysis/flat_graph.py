@@ -26,15 +26,15 @@ Flat = dict[str, Any]
 
 
 def to_json(graph: Graph) -> str:
-    """Return a named graph as JSON text, which `serialize.graph.from_json` reads."""
+    """Return a named graph as JSON text, which `serialize.graph.from_json` reads. Raises LawError as `flat` does."""
     return json.dumps(flat(graph), indent=1)
 
 
 def flat(graph: Graph) -> Flat:
     """Return a named graph as JSON-compatible data, with a schema version.
 
-    All nodes, including those inside losses, are in one list; edges refer to nodes and parameters by id. Raises
-    LawError for a graph that holds real data.
+    All nodes, including those inside losses, are in one list; edges refer to nodes and parameters by id. Dropped calls
+    are left out. Raises LawError for a graph that holds real data.
     """
     regions = [(node, port, region) for node in graph.nodes for port, region in node.regions]
     params = [*graph.params, *(param for _, _, region in regions for param in region.params)]
@@ -107,8 +107,7 @@ def _site(site: Site) -> list[Any]:
 def stored_name(thing: Any) -> str:
     """Return `module:name` of a class or function, as it is written to files.
 
-    The module's name is that of `stored_module`, so that hashes, and with them plans, stay valid when a module of
-    values moves to another room.
+    The module's name is that of `stored_module`, so that hashes and plans stay valid when a module moves.
     """
     return f"{stored_module(getattr(thing, '__module__', ''))}:{getattr(thing, '__qualname__', '')}"
 
@@ -149,16 +148,16 @@ def plain_settings(settings: BaseModel) -> Flat:
 def structure_hash(graph: Graph) -> str:
     """Return the SHA-256 of a graph's structure in hexadecimal; a plan stores it to name the graph that it is for.
 
-    It covers ops, edges, types and regions. It ignores settings, source lines, the initial data of state, and the names
-    of losses and their parameters.
+    The structure is ops, edges, types and regions. Settings, source lines, notes about pruned nodes, the initial data
+    of state, and the names of losses and their parameters are ignored.
     """
     return _hash(_without(flat(graph), {"at", "settings", "given", "functions", "owner", "pruned", "initial"}))
 
 
 def full_hash(graph: Graph) -> str:
-    """Return the SHA-256 of a graph's structure and settings in hexadecimal; resuming a run requires an equal hash.
+    """Return the SHA-256 of a graph with its settings, in hexadecimal; resuming a run requires an equal hash.
 
-    It ignores source lines, notes about pruned nodes, and the names of losses and their parameters.
+    Source lines, notes about pruned nodes, and the names of losses and their parameters are ignored.
     """
     return _hash(_without(flat(graph), {"at", "given", "owner", "pruned"}))
 

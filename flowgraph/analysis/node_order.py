@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=64)
 def order_nodes(graph: Graph) -> tuple[Node, ...]:
-    """Return the nodes in an order in which they can run: after their inputs, and before updates of weights they read.
+    """Return the nodes in an order in which they can run: each after its inputs, and before updates of what it reads.
 
     Otherwise the order of the flow is kept. Nodes in a cycle and those after them are left out; `blocked_reader` finds
-    a cause of a cycle.
+    a cause of a cycle. Nodes inside losses are not listed. The result is cached.
     """
     from networkx import NetworkXUnfeasible, lexicographical_topological_sort
 
@@ -33,9 +33,9 @@ def order_nodes(graph: Graph) -> tuple[Node, ...]:
 
 
 def blocked_reader(graph: Graph) -> tuple[Node, Node] | None:
-    """Return a pair (reader, update) of nodes that no order can satisfy, or None if there is none.
+    """Return the first pair (reader, update) of nodes that no order can satisfy, or None if there is none.
 
-    The reader reads the weights that the update replaces, so it must run before, but it also needs the update's result.
+    The reader must run before the update, whose weights it reads, but also needs the update's result.
     """
     from networkx import descendants
 
@@ -46,7 +46,6 @@ def blocked_reader(graph: Graph) -> tuple[Node, Node] | None:
 
 
 def _readers_and_consumers(graph: Graph) -> list[tuple[Node, Node]]:
-    """Return each reader of a version with the node that consumes that version."""
     consumers = {edge: node for node in graph.nodes if (edge := node.carried()) is not None}
     reads = ((node, consumers.get(newest(edge))) for node in graph.nodes for edge in node.edges())
     return [(node, consumer) for node, consumer in reads if consumer is not None and consumer is not node]

@@ -32,10 +32,11 @@ class PlacedGraph:
 
 
 def check_plan(plan: Plan, graph: Graph, where: str = "plan", *, experts: Mapping[str, int] | None = None) -> None:
-    """Check a plan against a named graph; `where` is the plan's file, `experts` the experts in a layer of each model.
+    """Raise PlanError for the first fault of a plan for a named graph; `where` is the plan's file.
 
-    Raises PlanError if the plan is for another structure; a role is missing, unknown or placed twice; a pool is
-    unknown, named twice, or holds a device that does not exist or is in another pool; an engine is unknown or does not
-    run the role, the layout or the devices; experts do not divide over the ranks; or a role may not lag.
+    `experts` has the number of experts in a layer of each model. Faults: the plan is for another structure; a role is
+    missing, unknown or placed twice; a pool is unknown, named twice, or holds a device that does not exist or is in
+    another pool; an engine is unknown or does not run the role, the sampling settings, the layout or the devices;
+    experts do not divide over the ranks; or a role may not lag.
     """
     laws.check("placed", PlacedGraph(graph, plan, where, experts or {}))

@@ -57,7 +57,7 @@ def _carried(graph: Graph, param: Param) -> StateItem:
 
 
 def state_text(items: Sequence[StateItem]) -> str:
-    """Return state as an aligned text table, one item per line.
+    """Return state items as an aligned table of text: a line for each, with its kind, name and what is saved.
 
     >>> print(state_text([StateItem("weights", "policy", ("weights", "version"))]))
     weights  policy  weights, version
@@ -68,5 +68,5 @@ def state_text(items: Sequence[StateItem]) -> str:
 
 
 def state_json(items: Sequence[StateItem]) -> list[dict[str, Any]]:
-    """Return state as JSON-compatible data: a list of objects with `kind`, `name` and `holds`."""
+    """Return state items as JSON-compatible data: a list of objects with `kind`, `name` and `holds`."""
     return [asdict(item) | {"holds": list(item.holds)} for item in items]

@@ -48,9 +48,8 @@ def check_weights_match_ports(graph: Graph) -> Iterator[FlowError]:
     """Yield an error for each input that was computed with other weights than its port requires.
 
     A port can require the trained model of a loss, the weights that sampled its rows, or weights that the loss does not
-    train. Also an error: a port that requires the sampler's log-probs, if the rows were sampled greedily, or if they
-    may be of an earlier step and the log-probs are recomputed without a correction. Inputs whose weights are unknown
-    are not checked.
+    train. Also an error: a port that requires the sampler's log-probs, if the rows were sampled greedily, or may be of
+    an earlier step and the log-probs are recomputed without correction. Inputs of unknown weights are skipped.
     """
     facts = facts_of(graph)
     regions = {inner: region for node in graph.nodes for _, region in node.regions for inner in region.inner}
@@ -80,7 +79,6 @@ def check_weights_match_ports(graph: Graph) -> Iterator[FlowError]:
 
 
 def _ports_by(node: Node) -> Iterator[tuple[Port, Edge]]:
-    """Yield the ports of a node that ask for certain weights, with their edges."""
     for port in node.op.ports:
         edge = node.input(port.name)
         if port.by is not None and edge is not None:
@@ -96,7 +94,6 @@ def _rows_at(node: Node, facts: GraphFacts) -> RowSet | None:
 
 
 def _corrections(node: Node) -> list[tuple[Port, Edge]]:
-    """Return the inputs of a node that correct for the weights which sampled its rows, with their ports."""
     ports = (port for port in node.op.ports if port.corrects is not None)
     return [(port, edge) for port in ports if (edge := node.input(port.name)) is not None]
 
@@ -220,8 +217,7 @@ def check_staleness_is_corrected(graph: Graph) -> Iterator[FlowError]:
     An on-policy node needs a correction of its own if its rows may have been sampled by other weights than those that
     are trained. Otherwise any correction in the loss is enough; one is needed if the trained model may have sampled the
     rows some updates ago, or if a carried state may have kept them from an earlier step. Also an error: a correction
-    toward other weights than those that are trained. A read `stale(…, corrected=False)` permits a lag without
-    correction.
+    toward other weights than the trained ones. `stale(…, corrected=False)` permits a lag without correction.
     """
     facts = facts_of(graph)
     sampled = {edge.source for node in graph.nodes if node.op.kind == "generate" and (edge := node.model())}

@@ -29,10 +29,10 @@ def part_type(source: Source, part: str) -> type[Value] | None:
 
 
 def port_types(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value]]:
-    """Return the value type that each declared port type of an op has in one call, keyed by the declared type.
+    """Return the type of the values that each declared type of an op's ports stands for in one call.
 
-    A declared type is a class, which maps to itself, or a TypeVar. A TypeVar maps to the type of the input on a port
-    with it, or without such an input to its bound.
+    The keys are the declared types: a class maps to itself. A TypeVar maps to the type of the input on a port with this
+    TypeVar, or to its bound without such an input.
     """
     kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
     edges = dict(inputs)

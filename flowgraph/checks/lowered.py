@@ -41,8 +41,7 @@ def check_nodes_run_once(program: Program) -> Iterator[FlowError]:
 def check_values_are_made_before_reads(program: Program) -> Iterator[FlowError]:
     """Yield an error for each read of a value or a version of weights that no earlier task produces at any place.
 
-    Also an error: a run whose `reads` lack a value that one of its nodes reads, and that no earlier node of the run
-    returns.
+    Also an error: a run whose `reads` lack a value that one of its nodes reads from outside the run.
     """
     values = {name for name, _ in program.origins} | {home.param for home in program.homes}
     for task in program.tasks:
@@ -82,7 +81,7 @@ def check_update_order(program: Program) -> Iterator[FlowError]:
 def check_home_versions(program: Program) -> Iterator[FlowError]:
     """Yield an error for each task that reads a version of weights which is not yet available at its home.
 
-    A version is available if the step starts with it there, or if an earlier task produced it there or copied it there.
+    A version is available if it is there when the step starts, or if an earlier task produced or copied it there.
     """
     yield from _missing(program, lambda place: isinstance(place, Home))
 
@@ -90,8 +89,7 @@ def check_home_versions(program: Program) -> Iterator[FlowError]:
 def check_reads_are_available(program: Program) -> Iterator[FlowError]:
     """Yield an error for each task that reads a value or weights not yet available where the task runs.
 
-    They are available at a place if they are there when the step starts, or if an earlier task produced them there or
-    copied them there.
+    Each is available if it is there when the step starts, or if an earlier task produced or copied it there.
     """
     yield from _missing(program, lambda place: True)
 

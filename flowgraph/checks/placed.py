@@ -34,8 +34,7 @@ def check_pools_hold_devices(placed: PlacedGraph) -> Iterator[FlowError]:
 def check_pools(plan: Plan, where: str) -> Iterator[FlowError]:
     """Yield an error for each fault in the pools of a plan, for any flow; `where` is the plan's file.
 
-    Faults are a pool name that is used twice, a device that the plan's cluster does not have, and a device in two
-    pools.
+    Faults are a pool name that is used twice, a device that the plan's cluster lacks, and a device in two pools.
     """
     names, holders = set[str](), dict[tuple[str, int], str]()
     for pool in plan.pools:
@@ -66,7 +65,7 @@ def check_forecast(plan: Plan, where: str) -> Iterator[FlowError]:
 
 
 def check_roles_are_placed_once(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Yield an error for each placed role that the graph lacks or that is placed twice, and one if roles are missing.
+    """Yield an error for each placed role that the graph lacks or that is placed twice, and one for all missing roles.
 
     Roles of models that the plan leaves out (`assumed.without`) need not be placed.
     """
@@ -84,11 +83,11 @@ def check_roles_are_placed_once(placed: PlacedGraph) -> Iterator[FlowError]:
 
 
 def check_engines_run_roles(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Yield an error for each role whose engine cannot run it as the plan places it.
+    """Yield an error for each fault of a role that its engine cannot run as the plan places it.
 
-    Errors: an unknown pool or engine; too few devices in the pool; a use, layout, setting or kind of device that the
-    engine does not support; an expert degree that does not evenly divide the ranks and the model's experts. Roles that
-    the graph lacks are skipped.
+    Faults: an unknown pool or engine; too few devices in the pool; a use, layout, setting or kind of device that the
+    engine does not support; sampling settings with which the engine would sample another distribution; an expert degree
+    that does not evenly divide the ranks and the model's experts. Roles that the graph lacks are skipped.
     """
     for row in placed.plan.placed:
         role = placed.roles.get(row.role)
@@ -123,7 +122,6 @@ def _engine_faults(plan: Plan, placed: PlacedRole, role: Role, where: str) -> It
 
 
 def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[FlowError]:
-    """Yield an error for each node with sampling settings that mean something else to its engine."""
     engine = ENGINES.get(row.engine)
     if engine is None or role.use != "sample":
         return
@@ -138,7 +136,10 @@ def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterat
 
 
 def misread_settings(graph: Graph) -> Mapping[str, str]:
-    """Return the engines that would sample another distribution than a graph asks for, each with the settings."""
+    """Return, by engine, the settings with which it would sample another distribution than a graph asks for, as text.
+
+    Engines that sample as asked are left out; of several nodes with such settings, the first is reported.
+    """
     sampled = [dict(reshaped_by(node)) for node in graph.all_nodes if node.op.kind == "generate"]
     misread = {name: next(filter(None, map(ENGINES[name].other_distribution, sampled)), "") for name in ENGINES}
     return {name: settings for name, settings in misread.items() if settings}
@@ -148,8 +149,7 @@ def unsupported_parts(plan: Plan) -> list[str]:
     """Return the parts of a plan that can be forecast and exported but not run here, as phrases, in the plan's order.
 
     These are engines without an executor, layouts and settings that the executor does not support, steps that overlap,
-    and models that are left out. Unknown engines, and what an engine cannot even forecast, are not listed: `check_plan`
-    reports these.
+    and models that are left out. What `check_plan` reports, such as an unknown engine, is not listed.
     """
     names = list[str]()
     for placed in plan.placed:
@@ -213,8 +213,7 @@ def _misfits(
 def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
     """Yield an error for each role that lags more updates than both the flow and the plan's assumed staleness allow.
 
-    Also an error: a role that lags although nothing trains its weights, or although it shares the weights that are
-    trained.
+    Also an error: a role that lags although nothing trains its weights, or although it shares the trained weights.
     """
     plan, where = placed.plan, placed.where
     homes = {row.role: (row.pool, row.engine, row.layout) for row in plan.placed}

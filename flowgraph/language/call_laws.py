@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 
 def check_op(op: Op, signature: Signature) -> None:
-    """Raise FlowTypeError if no graph can hold an op, with the line of its function and the reason.
+    """Raise FlowTypeError, with the line of the node's function, if the declaration of an op is invalid.
 
-    Checked are its traits, positional ports that take the same type, the state that it updates, the identity of rows
-    that it makes or reorders, its correction ports, and, of a node that returns a loss, its one mask.
+    `signature` is that of the function. Errors: a trait with an unknown value or a value of another type; two
+    positional ports that the same value fits; `carries` without a port of a State whose next version is the first
+    result; new or reordered rows without a Group in the results; `corrects` with the name of no other port; a Loss next
+    to other results; and a Loss from a Loss and a mask, or from neither a Loss nor exactly one mask.
     """
     where, positional = str(signature.at), [port for port in op.ports if port.name in signature.positional]
     _check_traits(op, where)
@@ -60,7 +62,6 @@ _TRAIT_TYPES: Mapping[str, type] = dict.fromkeys(("pure", "separable", "on_polic
 
 
 def _check_traits(op: Op, where: str) -> None:
-    """Refuse a trait with an unknown value, or with a value of another type."""
     for name, values in (("kind", get_args(NodeKind)), ("rows", get_args(RowTrait))):
         if getattr(op, name) not in values:
             why = f"unknown {name} {getattr(op, name)!r}"
@@ -82,12 +83,11 @@ def _check_traits(op: Op, where: str) -> None:
 
 
 def has_ids(kind: type[Value]) -> bool:
-    """Return whether values of this type identify their rows: whether it is a record with a `Group` among its parts."""
+    """Return whether a type is a Record with a part of type Group, so that its values identify their rows."""
     return issubclass(kind, Record) and any(issubclass(part, Group) for part in fields(kind).values())
 
 
 def _check_carry(op: Op, where: str) -> None:
-    """Refuse a carry that is not state, or whose next version is not the first result."""
     if op.carries is None:
         return
     if op.carries not in [port.name for port in op.ports if not port.region]:
@@ -108,11 +108,11 @@ def bound_type(hint: Any) -> type[Value]:
 
 
 def check_region(op: Op, region: Region, site: Site) -> None:
-    """Raise LawError for a loss that a micro-batch cannot compute, or that would change nothing.
+    """Raise LawError if micro-batches cannot compute the loss `region`, or if it would change nothing.
 
-    Refused are a loss that never reads the trained model; a node in it with random numbers or effects, with a loss of
-    its own, or that needs all rows or groups; a mask or factor that depends on the model, or a factor with rows; and a
-    term that does not depend on the model. `op` and `site` are the call that takes the loss.
+    Errors: the loss never reads the trained model; a node in it uses random numbers, has effects, takes a loss itself,
+    reads all rows together, or reads groups; a mask or a factor depends on the trained model; a factor has rows; a term
+    does not depend on the trained model. `op` and `site` are the call that takes the loss, for the error's text.
     """
     pi, notes = region.params[0], [f"in the loss of {op.name} at {site}"]
     refused = f"cannot be used in the loss `{region.name}`"
@@ -164,7 +164,7 @@ def _check_inner(node: Node, region: Region, notes: Sequence[str]) -> None:
 
 
 def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> None:
-    """Raise FlowTypeError if the results of a flow are not edges of the types in its return annotation."""
+    """Raise FlowTypeError unless `outputs` are edges, one of each type in the return annotation of the flow `name`."""
     where, count = str(signature.at), len(signature.returns)
     if len(outputs) != count:
         why = f"should return {count} value{'s' if count > 1 else ''}, but returned {len(outputs)}"
@@ -179,8 +179,9 @@ def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> No
 def check_result(node: Node, result: Any, inputs: Mapping[str, Any]) -> None:
     """Raise LawError if the real results of a node differ from what its op declares.
 
-    Compared are the number and types of the results, the shape [rows, tokens] and the kind of number (such as int or
-    float) of columns, and, unless the op makes or reorders rows, the number and order of rows with those of `inputs`.
+    Errors: another number of results; a result of another type; a token column that is not [rows, tokens]; another kind
+    of number (int, float, bool) than the column's type has; and, unless the op makes or reorders rows, another number
+    of rows than `inputs` have, or another order of their ids.
     """
     results = result if isinstance(result, tuple) else (result,)
     where = str(node.at)
@@ -207,7 +208,6 @@ def _number_kind(dtype: str) -> str:
 
 
 def _check_kept(node: Node, results: Sequence[Value], inputs: Mapping[str, Any]) -> None:
-    """Refuse rows of another number or order than those of the inputs."""
     import torch
 
     ports = {port.name for port in node.op.ports if not port.other_rows}

@@ -25,7 +25,7 @@ class Site:
 def call_site() -> Site:
     """Return the file and line of the nearest caller outside `flowgraph/` and `nodes/`, for errors and nodes.
 
-    Shipped flows count as outside. If all callers are inside, the outermost is returned.
+    Shipped flows count as outside, generated code as inside. If all callers are inside, the outermost one is returned.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and is_internal(frame.f_code.co_filename):
@@ -34,6 +34,6 @@ def call_site() -> Site:
 
 
 def is_internal(file: str) -> bool:
-    """Return whether a file belongs to `flowgraph/` or `nodes/`, or is generated code; shipped flows do not."""
+    """Return whether code in `file` is generated, or is in `flowgraph/` or `nodes/` but not in a shipped flow."""
     generated = file.startswith(("<frozen ", "<string>"))  # but `<ipython-input-…>` is a cell that a user wrote
     return generated or (file.startswith(_OURS) and not file.startswith(_SHIPPED))

@@ -45,7 +45,7 @@ def has_unknown_type(edge: Edge | None) -> bool:
 def recording(*, going_on: bool = False) -> Generator[RecordedCalls]:
     """Yield a new record that collects all calls of nodes in the `with` block.
 
-    If `going_on`, the record collects faults too, and a faulty call does not end the description.
+    If `going_on`, the record also collects faults, and a faulty call does not end the description of a flow.
     """
     record = RecordedCalls(going_on)
     token = _RECORD.set(record)

@@ -56,16 +56,16 @@ def node(**traits: Unpack[Traits]) -> Callable[[Callable[P, R]], Callable[P, R]]
 def node(fn: Callable[..., Any] | None = None, /, **traits: Unpack[Traits]) -> Any:
     """Return a function that adds a node to a graph if it is called on edges, and runs `fn` on real values.
 
-    Positional parameters of `fn` are ports (values, or a region as `Callable[[Model], Loss]`). Keyword-only parameters
-    are ports if their type is a value, the random `Key` if it is that, and settings otherwise. `carries` names the port
-    whose next version the node returns, `stat` the statistic of a model's forward pass that it reads; `pure=False` is
-    for effects outside (a key or a carry implies it). `rows="new"` is for a node that filters or makes rows,
-    `rows="reordered"` for one that reorders them: its result is a record with their ids. `on_policy=True` refuses rows
-    that stale weights sampled. `samples` names the settings whose product is the number of responses that a generate
-    node samples for each prompt, by default `n`.
+    Without `fn`, return a decorator. Positional parameters of `fn` are ports (values, or a loss as `Callable[[Model],
+    Loss]`). A keyword-only parameter is a port if its type is a value, the random key if its type is `Key`, and else a
+    setting. `carries` names the port whose next version the node returns, `stat` the statistic of a model's forward
+    pass that it reads; `pure=False` is for effects outside (a key or `carries` implies it). `rows="new"` is for a node
+    that filters or makes rows, `rows="reordered"` for one that reorders them: its result is a record with their ids.
+    `on_policy=True` refuses rows that stale weights sampled. `samples` names the settings whose product is the number
+    of responses that a generate node samples for each prompt, by default `n`. `graph.Op` describes the other traits.
 
-    Raises `FlowTypeError` for a signature that a graph cannot hold, two positional ports of one type included, and
-    for a default that its own type refuses.
+    Raises FlowTypeError for an unknown trait, for a default that its own type refuses, and for a signature that a graph
+    cannot hold, for example with two positional ports of one type.
     """
     if fn is not None:
         return _make_node(fn, traits)
@@ -238,11 +238,12 @@ def _outputs(node: Node) -> Any:
 
 
 def describe_region(op: Op, port: Port, fn: Callable[..., Any], kind: type[Value], site: Site) -> Region:
-    """Return the loss that a function describes when it is called on the edge of a model of type `kind`.
+    """Return, as a Region, the loss that `fn` describes when it is called on the edge of a model of type `kind`.
 
-    Nodes that depend on the function's parameter are `inner`; other values that they read are captured. `op`, `port`
-    and `site` are the call that takes the loss. Raises FlowTypeError if the function takes another model or does not
-    return a loss, and LawError if the loss breaks a law of `check_region`.
+    Nodes that depend on the parameter of `fn` are `inner`; other values that these nodes read are captured. `op`,
+    `port` and `site` are the call that takes the loss. Raises FlowTypeError if `fn` has an annotation that cannot be
+    read, does not take exactly one model of this type, or does not return a loss that is an edge; LawError if the loss
+    breaks a law of `check_region`. Errors of the lines of `fn` pass through.
     """
     at = defined_at(fn)
     names = list(inspect.signature(fn).parameters)
@@ -285,11 +286,11 @@ def _local_hints(fn: Callable[..., Any]) -> dict[str, Any]:
 
 
 def stale(model: M, *, at_most: int, corrected: bool = True) -> M:
-    """Return a model whose weights may lag the newest by up to `at_most` updates; the plan chooses the lag within it.
+    """Return a model whose weights may be up to `at_most` updates older than the newest; the plan chooses how many.
 
-    Only a generate node may read it. A loss on its samples must correct for the lag (`old=` the log-probs they were
-    sampled with), unless the flow says `corrected=False`. Real values are returned unchanged. Raises FlowTypeError for
-    anything but a model, and SettingError for an `at_most` that is not a whole number of at least 0.
+    Only a generate node may read the returned model. A loss on its samples must correct for the lag (`old=` the
+    log-probs they were sampled with), unless the flow says `corrected=False`. Real values are returned unchanged.
+    Raises FlowTypeError for anything but a model, and SettingError if `at_most` is not a whole number of at least 0.
     """
     if not isinstance(cast("object", model), Model):
         raise FlowTypeError.wrong_type(str(call_site()), "stale(model=)", "Model", type(model).__name__)
@@ -320,14 +321,14 @@ class Flow(Generic[P, R]):
         return out
 
     def _check_returns(self, outputs: tuple[Any, ...]) -> None:
-        """Check results against the annotation, unless a faulty call leaves their type open."""
         if not any(isinstance(value, Value) and has_unknown_type(value.edge) for value in outputs):
             call_laws.check_returns(self.name, self.signature, outputs)
 
     def graph(self, settings: Mapping[str, object] | None = None) -> Graph:
-        """Return the graph of the flow, after a check against the laws; `settings` are its keyword-only parameters.
+        """Return the graph of the flow, after a check of the laws; `settings` are its keyword-only parameters by name.
 
-        Raises only a FlowError: an exception in the flow's own lines becomes a UserCodeError with the line.
+        Each call describes the flow again. Raises only a FlowError: an exception in the flow's own lines becomes a
+        UserCodeError with the line.
         """
         with recording() as record:
             graph, outputs = self._described(settings or {})
@@ -340,10 +341,11 @@ class Flow(Generic[P, R]):
         return mimebundle(self)
 
     def faults(self, settings: Mapping[str, object] | None = None) -> list[FlowError]:
-        """Return every fault of the flow in the order of its lines; an empty list for a correct flow.
+        """Return the distinct faults of the flow in the order of its lines; an empty list for a correct flow.
 
-        After a faulty call the description continues with the valid part of the call. An exception in the flow's own
-        lines ends it, and then the laws are not checked.
+        `settings` are values of its keyword-only parameters by name. After a faulty call, the description continues
+        with the valid part of the call. An exception in the flow's own lines ends the description, and then the laws
+        are not checked. A broken law is left out if its line has another fault.
         """
         with recording(going_on=True) as record:
             try:
@@ -415,7 +417,7 @@ def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, objec
 
 
 def traceback_line(error: BaseException, file: str) -> str:
-    """Return `name:line` of the last line of `file` in an exception's traceback; `name` alone if it has none."""
+    """Return `name:line` of the innermost frame of `file` in an exception's traceback; `name` alone if it has none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{Path(file).name}:{frames[-1].lineno}" if frames else Path(file).name
 

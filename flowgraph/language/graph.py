@@ -54,7 +54,7 @@ class Port:
         return bound
 
     def wants(self) -> str:
-        """Return the type that a port takes as text for errors, such as `a Mask` or `a function of a Policy`."""
+        """Return the type that this port takes as text for errors, such as `a Mask` or `a function of a Policy`."""
         value = with_article(self.value_type.__name__)
         return f"a function of {value}" if self.region else value
 
@@ -126,7 +126,7 @@ class Edge:
         return replace(self, port=f"{self.port}.{name}" if self.port else name, type=kind)
 
     def made(self) -> str:
-        """Return the origin of the value as text: `from generate at grpo.py:8`."""
+        """Return the origin of the value as text for errors, such as `from generate at grpo.py:8` or `a real value`."""
         source = self.source
         if isinstance(source, Node):
             return f"from {source.op.name} at {source.at}"
@@ -196,12 +196,12 @@ class Node:
         return next((edge for name, edge in self.inputs if name == port), None)
 
     def carried(self) -> Edge | None:
-        """Return the edge of the state that this node replaces by a new version, or None if its op carries no state."""
+        """Return the edge, without lag, of the state that this node replaces by a new version; None without one."""
         edge = self.input(self.op.carries) if self.op.carries is not None else None
         return newest(edge) if edge is not None else None
 
     def model(self) -> Edge | None:
-        """Return the edge of the first model that this node reads, or None."""
+        """Return the edge of the first model among this node's inputs, or None if it reads no model."""
         return next((edge for _, edge in self.inputs if issubclass(edge.type, Model)), None)
 
     def __repr__(self) -> str:
@@ -260,13 +260,13 @@ class Graph:
         return next((param for param in self.params if param.name == name), None)
 
     def carries(self) -> dict[str, int]:
-        """Return, by name, each parameter that the flow returns at its next version, with the index of that result."""
+        """Return the index of the result that is a parameter's next version, by parameter name; others are left out."""
         roots = [(carried_from(edge), i) for i, edge in enumerate(self.outputs) if issubclass(edge.type, State)]
         return {root.name: i for root, i in roots if root is not None and root in self.params}
 
 
 def lag_text(at_most: int) -> str:
-    """Return text for a maximum lag of weights, in updates.
+    """Return the maximum lag of weights, `at_most` updates, as text.
 
     >>> lag_text(1), lag_text(4)
     ('up to 1 update late', 'up to 4 updates late')
@@ -280,7 +280,7 @@ def newest(edge: Edge) -> Edge:
 
 
 def carried_from(edge: Edge) -> Param | None:
-    """Return the parameter from which the state on an edge started, before any updates; None for other values."""
+    """Return the parameter whose value, or whose later version, is on an edge; None for parts and other values."""
     if isinstance(edge.source, Node):
         return edge.source.root if edge.port in ("", "0") else None
     return edge.source if isinstance(edge.source, Param) and not edge.port else None

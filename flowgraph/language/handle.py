@@ -33,7 +33,7 @@ class Truncation:
     min_p: float = 0.0
 
     def changed(self) -> tuple[tuple[str, float], ...]:
-        """Return the rules that leave tokens out, as (name, value).
+        """Return the rules that differ from their defaults, and so leave tokens out, as (name, value).
 
         >>> Truncation(top_p=0.9).changed(), Truncation().changed()
         ((('top_p', 0.9),), ())
@@ -115,7 +115,7 @@ class SampleRequest:
         return dict(self.truncation.changed() if self.temperature else ()) | penalty
 
     def ends(self, model_ends: Collection[int]) -> frozenset[int]:
-        """Return the token ids that end the response; `model_ends` are those of the model."""
+        """Return the token ids that end the response; `model_ends`, the model's own, are ignored with `ignore_eos`."""
         return frozenset(self.stopping.ids).union(() if self.stopping.ignore_eos else model_ends)
 
 
@@ -169,7 +169,7 @@ class NotFinite(LawError):
 
     @classmethod
     def of(cls, report: StepReport, rows: Sequence[FaultyRow]) -> NotFinite:
-        """Return the error for a step with this loss and gradient norm, with the rows that caused it."""
+        """Return the error for a step with this loss and gradient norm; its text names the first 3 faulty `rows`."""
         part = "loss" if math.isfinite(report.grad_norm) else "gradient"
         what = f"the {part} is not finite (norm {report.grad_norm}, loss {report.loss})"
         notes = list[str]()
@@ -206,7 +206,7 @@ class Ranks(Protocol):
         ...
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Return the `numbers` [n] int64 of all ranks, concatenated in order; n may differ. All ranks must call it."""
+        """Return the `numbers` [n] int64 of all ranks in the order of ranks; n may differ. All ranks must call it."""
         ...
 
 
@@ -258,7 +258,7 @@ class Handle(Protocol):
 
     @property
     def packs(self) -> bool:
-        """Return whether forward passes concatenate rows, with a shared context once, instead of padding them."""
+        """Return whether forward passes concatenate rows, with a shared context only once, instead of padding them."""
         ...
 
     @property
@@ -267,33 +267,34 @@ class Handle(Protocol):
         ...
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        """Return the `wanted` statistics of one forward pass over `rows`, with gradients if torch records them."""
+        """Return the fields `wanted` of TokenStats from a pass over `rows`, with gradients if torch records them."""
         ...
 
     async def sample(self, request: SampleRequest) -> Completion:
-        """Return one sample; simultaneous requests are decoded together."""
+        """Return the response to one request; requests that are open at the same time are decoded together."""
         ...
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
-        """Sum the gradients of `losses`, one for each micro-batch, and take one optimizer step.
+        """Take an optimizer step on the sum of `losses`, one for each micro-batch; return its loss and gradient norm.
 
         Raises `NotFinite` and leaves the weights untouched when the loss or the gradient is not finite.
         """
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """Return a copy of the weights by name."""
+        """Return a copy of the full weights by tensor name. All ranks of a sharded model must call it."""
         ...
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights by `weights`, by name."""
+        """Replace the model's weights by the tensors in `weights`, by name."""
         ...
 
 
 def gather(handle: Handle, requests: Sequence[SampleRequest]) -> list[Completion]:
-    """Send all requests to a handle at once, and return their samples in the order of the requests.
+    """Send all requests to a handle at once, and return their completions in the order of the requests.
 
-    Blocks until all samples are complete. Inside a running event loop, the requests run in another thread.
+    Blocks until all completions are there, or raises the first error of a request. Inside a running event loop, the
+    requests run in another thread.
     """
     import asyncio
     from concurrent.futures import ThreadPoolExecutor

@@ -16,8 +16,9 @@ def wrong_type(
 ) -> FlowTypeError:
     """Return the error for a port that got a value of another type than `expected`.
 
-    `arguments` are all values of the call, and `site` is its line. The hint names a part of a record, among the nearest
-    nodes that the arguments depend on, that has the expected type; or else says how to convert between rows and tokens.
+    `arguments` are all values of the call, and `site` is its line. The hint names a part of a record, made by the
+    nearest node behind the arguments, that has the expected type; or says how to convert between rows and tokens; or is
+    "".
     """
     edge = value.edge if isinstance(value, Value) else None
     origin = edge.made() if edge else ""

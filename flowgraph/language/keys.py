@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 class Key:
     """The name of the random numbers of one node in one step of one run.
 
-    A node that uses random numbers takes a keyword parameter of this type, which the runtime fills in. The same key
-    gives the same numbers.
+    A node that uses random numbers takes a keyword parameter of this type. The same key gives the same numbers.
     """
 
     seed: int = 0
@@ -35,9 +34,9 @@ class Key:
         return low, high
 
     def generator(self, *parts: int, position: int = 0) -> Generator:
-        """Return a NumPy generator whose numbers depend only on this key and `parts`.
+        """Return a NumPy generator (Philox) whose numbers depend only on this key, `parts` and `position`.
 
-        `position` is the counter from which it starts (Philox).
+        `position` is the counter from which the generator starts.
         """
         import numpy as np
 

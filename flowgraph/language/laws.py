@@ -33,7 +33,7 @@ class Law:
 
     @property
     def held_by(self) -> str:
-        """Return the names of the functions or modules that check the law, without the prefix `flowgraph.`."""
+        """Return the names of the objects that check the law, joined by commas, without the prefix `flowgraph.`."""
         holders = self.holders if isinstance(self.holders, tuple) else (self.holders,)
         names = [
             holder
@@ -46,7 +46,10 @@ class Law:
         return ", ".join(name.removeprefix("flowgraph.") for name in names)
 
     def breaches(self, thing: Any) -> Iterator[FlowError]:
-        """Yield an error for each place where a graph or program breaks this law."""
+        """Yield an error for each place where `thing` breaks this law, which must be one of a stage in STAGES.
+
+        `thing` is the graph, placed graph or program of that stage.
+        """
         holder: Callable[[Any], Iterator[FlowError]] = self.holders
         yield from holder(thing)
 
@@ -62,16 +65,16 @@ def set_law_table(table: str) -> None:
 
 @cache
 def laws() -> Laws:
-    """Return the laws of each stage, by stage, from the table that `set_law_table` named."""
+    """Return the table of laws, by stage, that `set_law_table` named; it is imported by the first call."""
     module, _, name = _TABLES[0].partition(":")
     table: Laws = getattr(importlib.import_module(module), name)
     return table
 
 
 def check(stage: Stage, thing: Any, *, after: str = "") -> None:
-    """Raise an error for the first breach of a law of a stage by `thing`: a graph, a placed graph or a program.
+    """Raise the FlowError of the first place where a graph, placed graph or program breaks a law of a stage.
 
-    `after` is the name of the pass that returned `thing`, which is added to the error as a note.
+    `after` is the name of the pass that returned `thing`; the error has it as a note.
     """
     for error in faults(stage, thing):
         if after:

@@ -68,7 +68,8 @@ class Term:
 
         The sum of the shares over micro-batches and ranks is exactly the loss of the minibatch. If the mask keeps
         nothing, the term is 0 with a zero gradient. Masked values are zeroed first, so that NaN there has no effect;
-        but a node that multiplies must zero the factors itself, since the gradient of 0 times NaN is NaN.
+        but a node that multiplies must zero the factors itself, since the gradient of 0 times NaN is NaN. Raises
+        LawError if the values and the mask have different shapes.
         """
         assert self.values is not None, "a term that only counts has no total"
         if self.values.shape != self.mask.shape:
@@ -109,8 +110,8 @@ class Loss(Linear):
     ) -> Self:
         """Return a loss with one term: `values` [B, T] averaged over the tokens that `mask` [B, T] keeps.
 
-        `aggregation` is a kind of mean, or a constant length that divides the sum of each row. Raises LawError for any
-        other.
+        `aggregation` is a kind of mean, or a constant length above 0 that divides the sum of each row. Raises LawError
+        for any other.
         """
         try:
             how = _how(aggregation)
@@ -129,6 +130,9 @@ class Loss(Linear):
         return type(self)([replace(term, weight=term.weight * factor) for term in self.terms], self.measures)
 
     def total(self, counts: Sequence[Counts]) -> Tensor:
-        """Return the loss, a scalar; `counts` are those of each term over the whole minibatch, in order."""
+        """Return the loss, a scalar; `counts` has those of each term over the whole minibatch, in order.
+
+        On a micro-batch, the result is its share of the loss. Raises LawError as `Term.total` does.
+        """
         totals = (term.total(count) for term, count in zip(self.terms, counts, strict=True))
         return functools.reduce(operator.add, totals)

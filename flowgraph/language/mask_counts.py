@@ -17,7 +17,7 @@ def counted(region: Region) -> Region:
 
 
 def masks_of(region: Region) -> Iterator[Edge]:
-    """Yield the edge of the mask of each term of a loss, in the order of its nodes; a mask may occur more than once."""
+    """Yield the mask's edge for each term of a loss, in the order of the nodes; a mask may occur more than once."""
     return (mask for node in region.inner if (mask := mask_of(node)) is not None)
 
 

@@ -43,7 +43,7 @@ class Observations:
             self.sums[node, measure.name] = (total + measure.total, count + measure.count)
 
     def merge(self, other: Observations) -> None:
-        """Add all sums and measured tasks of `other` to these observations."""
+        """Add all sums and measured tasks of `other` to these observations; its seconds are not added."""
         for (node, name), (total, count) in other.sums.items():
             self.add(node, [Measure(name, total, count)])
         self.measured += other.measured
@@ -68,7 +68,7 @@ def read(env: Env, edge: Edge) -> Value:
 
 
 def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observations) -> Env:
-    """Run `nodes` in order, and return `env` with their results added; metrics and seconds are added to `observed`.
+    """Run `nodes` in order, add their results to `env`, and return `env`; metrics and seconds are added to `observed`.
 
     `env` maps nodes, parameters and edges to values; nodes that it already has are skipped. Nodes that read statistics
     of one model on the same batch share one forward pass. `key` names the run's random numbers. Errors name the node
@@ -103,7 +103,7 @@ def ranks_of(inputs: Mapping[str, Any]) -> Ranks:
 
 
 def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
-    """Return the result of a node's body on real inputs, after `check_result`.
+    """Return the result of a node's body on real inputs, checked with `check_result`.
 
     The body gets the node's settings and, if it uses random numbers, `key` with the node's name. Raises a FlowError
     with the node's line, or UserCodeError for any other exception in the body.
@@ -155,7 +155,10 @@ class SharedForward:
         self._handle, self._stats, self._results = handle, stats, dict[tuple[object, ...], Any]()
 
     def token_stats(self, rows: Any, wanted: tuple[str, ...]) -> Any:
-        """Return the statistics that all nodes read; one forward pass computes them per batch and distribution."""
+        """Return the statistics that all nodes of this view read, `wanted` among them, for `rows`.
+
+        One forward pass computes them for each batch and distribution; equal calls return the same result.
+        """
         assert set(wanted) <= set(self._stats), "a node reads a statistic that its op does not name"
         batch = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature, rows.truncation)
         if batch not in self._results:
@@ -173,7 +176,7 @@ def shared_inputs(node: Node) -> Shared:
 
 
 def shared_forwards(nodes: Sequence[Node]) -> dict[Shared, tuple[str, ...]]:
-    """Return which statistics each forward pass of `nodes` must compute, by the key of its inputs (`shared_inputs`)."""
+    """Return the sorted statistics that each forward pass of `nodes` must compute, by the nodes' `shared_inputs`."""
     stats = defaultdict[Shared, set[str]](set)
     for node in nodes:
         if node.op.stat is not None:
@@ -186,8 +189,7 @@ class BoundRegion:
     """A loss with real values for what it captures, as the body of an updating node gets it.
 
     Captured values with rows are cut to the rows of a micro-batch; others are used whole. `rows` are always indices
-    into this rank's batch. If several `ranks` train together, each has its own rows, and counts are sums over all
-    ranks.
+    into this rank's batch. If several `ranks` train together, each has its own rows, and all counts are summed.
     """
 
     region: Region
@@ -198,7 +200,10 @@ class BoundRegion:
 
     @classmethod
     def of(cls, region: Region, env: Env, key: Key = Key(), ranks: Ranks | None = None) -> BoundRegion:
-        """Return a loss with the values of its captures from `env`, detached so that no gradient flows into them."""
+        """Return a loss with the values of its captures from `env`, detached so that no gradient flows into them.
+
+        `ranks` of None is one rank by itself. Raises KeyError if `env` lacks a value.
+        """
         constants = dict[int, Value]()  # a value that is read twice stays one
         captured = dict[Edge, Value]()
         for edge in region.captures:
@@ -220,7 +225,7 @@ class BoundRegion:
     def prompts(self) -> Tensor:
         """Return the distinct prompt indices of the rows on all ranks, in ascending order: [P] int64.
 
-        All ranks must call it.
+        All ranks must call it. Raises LawError as `groups` does.
         """
         import torch
 
@@ -230,7 +235,7 @@ class BoundRegion:
     def level(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Return the micro-batches `parts`, followed by empty ones up to the largest number on any rank.
 
-        All ranks must call it.
+        A micro-batch is a tensor of row indices. All ranks must call it.
         """
         import torch
 
@@ -278,7 +283,7 @@ class BoundRegion:
         return loss
 
     def counts(self, rows: Tensor) -> tuple[Counts, ...]:
-        """Return the counts of each term's mask over `rows` of all ranks, without a run of the model.
+        """Return the counts of each term's mask over `rows` of all ranks, in the order of the terms; no model runs.
 
         All ranks must call it. Raises LawError for a term with a mask that the region does not count.
         """

@@ -39,7 +39,10 @@ def find_all(values: Iterable[Value], kind: type[V]) -> list[V]:
 
 
 def without_gradient(value: V) -> V:
-    """Return a value without its gradient history; of a record, all parts are detached."""
+    """Return a value without its gradient history; of a record, all parts are detached.
+
+    A value that is not a record and has no gradient is returned itself; a new value has no measures.
+    """
     if isinstance(value, Record):
         return type(value).of({name: without_gradient(part) for name, part in value.parts.items()})
     return type(value)(value.data.detach()) if getattr(value.data, "requires_grad", False) else value
@@ -58,7 +61,7 @@ def row_count(values: Iterable[Value]) -> int:
 
 
 def widest(values: Iterable[Value], rows: Tensor) -> int | None:
-    """Return the largest length in tokens among the rows at `rows` [b], at least 1; None without a `Lengths` value."""
+    """Return the largest length, in tokens, of the rows at indices `rows` [b], at least 1; None without `Lengths`."""
     columns = find_all(values, Lengths)
     longest = [int(lengths.data[rows].max()) for lengths in columns if len(rows)]
     return max([1, *longest]) if columns else None
@@ -67,7 +70,7 @@ def widest(values: Iterable[Value], rows: Tensor) -> int | None:
 def take(value: V, rows: Tensor, width: int | None = None) -> V:
     """Return the rows of a value at indices `rows` [b], with token columns cut to their first `width` tokens if given.
 
-    A record is returned with each part cut. Scalars, models and state are returned unchanged.
+    Each part of a record is cut. Scalars, models and state are returned unchanged; a new value has no measures.
     """
     if isinstance(value, Record):
         return type(value).of({name: take(part, rows, width) for name, part in value.parts.items()})

@@ -48,8 +48,8 @@ class Signature:
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object], where: str) -> dict[str, object]:
         """Return the arguments of a call by parameter name.
 
-        `where` is the line of the call, for errors. Raises FlowTypeError for too many, repeated or missing arguments,
-        and SettingError for an unknown name, with the nearest one.
+        `where` is the line of the call, for errors. Raises FlowTypeError for too many or repeated arguments and for a
+        missing port, and SettingError for an unknown name, with the nearest one. Missing settings are not checked here.
         """
         if len(args) > len(self.positional):
             takes = f"takes {len(self.positional)} values in order ({', '.join(self.positional)}), but got {len(args)}"
@@ -75,7 +75,7 @@ Refuse = Callable[[str, str], FlowTypeError]
 
 
 def read_signature(fn: Callable[..., Any], what: str) -> Signature:
-    """Return the ports, settings and results of a function; `what` is "node" or "flow".
+    """Return the signature of a function: its ports, settings, key and results; `what` is "node" or "flow".
 
     Raises FlowTypeError if the function cannot be one: for example, an annotation is missing, a result is not a value,
     or the default of a setting is not valid.
@@ -118,7 +118,7 @@ def read_signature(fn: Callable[..., Any], what: str) -> Signature:
 
 
 def defined_at(fn: Callable[..., Any]) -> Site:
-    """Return the file and line of a function itself, also if decorators wrap it."""
+    """Return the file and first line of a function's definition; of a decorated function, those of the inner one."""
     code = inspect.unwrap(fn).__code__
     return Site(code.co_filename, code.co_firstlineno)
 
@@ -156,7 +156,6 @@ def _refuse_out_of_place(ports: Sequence[Port], key: str | None, what: str, refu
 
 
 def _settings_model(owner: str, settings: Mapping[str, Any], refuse: Refuse) -> type[BaseModel]:
-    """Return the model of a function's settings, whose defaults are valid."""
     for name in settings:
         if name.startswith("_") or hasattr(BaseModel, name):
             raise refuse(f"no setting can be named `{name}`", "pydantic's models use that name themselves")
@@ -242,7 +241,7 @@ def is_plain_state(kind: type[Value]) -> TypeGuard[type[State]]:
 def initial_value_fault(kind: type[State], data: object) -> str:
     """Return why state of type `kind` cannot start from `data`; "" if it can.
 
-    The data must be of the type's dtype, or a list or a dict, and a file must be able to store it.
+    The data must be of the type's dtype, or a list or a dict, and a file must be able to store it. None is refused.
 
     >>> initial_value_fault(State, [1, "a"]), initial_value_fault(State, float("nan"))
     ('', 'a file cannot hold nan')
@@ -280,7 +279,6 @@ def _refuse_head(port: Port, refuse: Refuse) -> None:
 
 
 def _with_traits(port: Port, annotations: Sequence[Any], refuse: Refuse) -> Port:
-    """Return a port with the traits of its annotation; refuse a trait twice, and parts that the record lacks."""
     seen = set[type]()
     for trait in annotations:
         if isinstance(trait, type) and issubclass(trait, Trait):
@@ -344,7 +342,8 @@ def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: s
     """Return `values` as a settings object, checked against the types and ranges of `model`.
 
     `owner` is the node or flow that has the settings, and `where` the origin of the values, for errors. Raises
-    SettingError for an unknown name, with the nearest one, or a refused value; FlowTypeError for a missing value.
+    SettingError for an unknown name, with the nearest one, for a value that `model` refuses, and for one that no file
+    can store; FlowTypeError for a missing value.
     """
     for name in values:
         if name not in model.model_fields:

@@ -43,8 +43,7 @@ class Corrects:
     """The value on a port corrects for the weights that sampled: `Annotated[ImportanceWeights, Corrects("old")]`.
 
     Then the node's port of that name may take log-probs of other weights than those that sampled the rows: the maker of
-    the correction must have read the same log-probs on its own port of that name. `Corrects()` is for a node without
-    such a port.
+    the correction must have read the same log-probs on its own port of that name. `Corrects()` needs no such port.
     """
 
     port: str = ""

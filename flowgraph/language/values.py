@@ -177,9 +177,9 @@ class Model(Value):
         return handle
 
     def advanced(self) -> Self:
-        """Return the model at the next version, after its weights were updated in place.
+        """Advance the handle to its next version, after its weights were updated in place; return the model there.
 
-        This object then becomes invalid.
+        This object then becomes invalid. Raises LawError if it already is.
         """
         handle = self.handle
         handle.version += 1
@@ -200,7 +200,7 @@ class Linear(Value):
         return type(self)(self.data + other.data, (*self.measures, *other.measures))
 
     def times(self, factor: float) -> Self:
-        """Return a value that holds data multiplied by `factor`; its measures are not multiplied."""
+        """Return a value with its data multiplied by `factor`; its measures are not multiplied."""
         return type(self)(self.data * factor, self.measures)
 
     def __add__(self, other: Self) -> Self:
@@ -331,8 +331,8 @@ class Record(Value):
 def fields(record: type[Record]) -> dict[str, type[Value]]:
     """Return the type of each part that a record type declares, by name, including inherited parts.
 
-    Raises FlowTypeError for a part that is not a value or is the record's own type, or that has the name of an
-    attribute of every record.
+    Raises FlowTypeError for a part whose type cannot be read, is not a value, or is the record's own type or one
+    derived from it, and for a part with the name of an attribute of every record.
 
     >>> class Pair(Record):
     ...     mask: Mask

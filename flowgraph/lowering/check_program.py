@@ -17,7 +17,7 @@ STAGES = (
 
 
 def check_program(program: Program) -> None:
-    """Raise LawError for the first law of the lowered stage that a finished program breaks."""
+    """Raise LawError for the first law of the lowered stage that a program breaks; all passes must have run."""
     laws.check("lowered", program)
 
 

@@ -13,9 +13,9 @@ from flowgraph.language.graph import Graph
 def plan_second_flow(plan: Plan, graph: Graph, models: Mapping[str, str]) -> Plan:
     """Return a plan for `graph`, a second flow, that uses the pools of `plan`.
 
-    `models` maps the model parameters of `graph` to those of the planned flow, which must place each of them. A role is
+    `models` maps every model parameter of `graph` to one of the planned flow, which must place its model. A role is
     placed where `plan` places the same use of its model, or else where it first places that model. The result has no
-    forecast, and no role in it lags.
+    forecast, and no role in it lags. Raises KeyError if `models` lacks a parameter.
     """
     placed = list[PlacedRole]()
     for role in roles(graph):

@@ -55,7 +55,10 @@ class _Chains:
         self._effects = [i for i in self.runs if self._has_effects(i)]
 
     def try_to_fuse(self, i: int) -> None:
-        """Add a host run to the chain of the last run that it reads from; if that would delay a run, begin a chain."""
+        """Add a host run to the chain of the last run that it reads from, or begin a new chain; skip any other run.
+
+        A run begins a new chain if joining would delay a run or change the order of side effects.
+        """
         makers = self._makers(i)
         if self.runs[i].place != HOST:
             return
@@ -82,7 +85,6 @@ class _Chains:
         return (name for node in self.runs[i].nodes for name in results_of(self.nodes[node]))
 
     def _makers(self, i: int) -> set[int]:
-        """Return the positions of the runs whose results run `i` reads."""
         return {self._maker[name] for name in self.runs[i].reads if name in self._maker}
 
     def _adds_no_wait(self, i: int, makers: set[int], chain: _Chain) -> bool:
@@ -99,7 +101,6 @@ class _Chains:
         return outside <= before and all(self._readers[name] <= {i} for name in self._results(chain.members[-1]))
 
     def _keeps_effects_in_order(self, i: int, chain: _Chain) -> bool:
-        """Return whether host nodes with side effects keep the order of the flow if run `i` joins the chain."""
         first = chain.members[0]
         between = bisect(self._effects, i - 1) - bisect(self._effects, first)
         return not self._has_effects(i) or between == chain.effects - self._has_effects(first)

@@ -38,10 +38,10 @@ def insert_syncs(program: Program) -> Program:
 
 
 def sync_bounds(program: Program) -> Bounds:
-    """Return how many updates each version of weights may lag in each home, keyed by (version, home).
+    """Return two limits of the lag, in updates, of each version of weights at each home that reads it.
 
-    Each entry is (most that the nodes which read it there allow, lag that the plan chose); both are minimums over these
-    nodes.
+    The keys are (version, home). The first limit is the smallest lag that a node which reads the version there allows;
+    the second is the smallest lag that the plan chose for these nodes' roles.
     """
     placed = {role.role: role.lag for role in program.plan.placed}
     lags = {(role.param, name): placed.get(role.name, 0) for role in roles(program.graph) for name in role.nodes}

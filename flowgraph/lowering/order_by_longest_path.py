@@ -35,8 +35,7 @@ def static_work(program: Program, task: Task) -> float:
     """Return a rough estimate of a task's work, from the kinds of its nodes alone.
 
     The unit is a forward pass over the step's rows. A node is 20 if it samples, 3 for an update, 1 for log-probs and
-    scores, and 0.1 otherwise; a run is the sum of its nodes, and at least 1 if it reads a model. A sync is 0.5, any
-    other task 0.05.
+    scores, else 0.1; a run is the sum of its nodes, at least 1 if it reads a model. A sync is 0.5, any other task 0.05.
     """
     if not isinstance(task, Run):
         return SYNC if isinstance(task, Sync) else MOVE
@@ -46,8 +45,8 @@ def static_work(program: Program, task: Task) -> float:
 def order_by_longest_path(program: Program, work: Work = static_work) -> Program:
     """Return the program with its tasks in the order in which they would begin if each began as soon as possible.
 
-    Each place does one run at a time. Among waiting runs, the run with the longest chain of work to the end of the step
-    goes first; among equals, the earlier one. `work` returns how long a task takes, in any unit.
+    Each place does one run or sync at a time. Among waiting tasks, the task with the longest chain of work to the end
+    of the step goes first; among equals, the earlier one. `work` returns how long a task takes, in any unit.
     """
     waits, duration = waits_for(program), [work(program, task) for task in program.tasks]
     readers: list[list[int]] = [[] for _ in waits]

@@ -43,7 +43,7 @@ def _record_reads(node: Node) -> Iterator[tuple[Edge, set[str]]]:
 
 
 def parts_needed(nodes: Iterable[Node], types: Mapping[str, type[Value]]) -> dict[str, tuple[str, ...]]:
-    """Return which parts of each value `nodes` read, by the value's name, as dotted paths in the order of the record.
+    """Return the dotted paths of the parts that `nodes` read of each value, by the value's name, in the record's order.
 
     Values that are read whole are left out. Lengths are always included, because they say where the tokens of a row
     end. `types` maps the names of values to their types.

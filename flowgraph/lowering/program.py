@@ -44,7 +44,7 @@ class Home:
         return range(1 if is_server(self.engine) else self.layout.devices)
 
     def rank_of(self, place: int) -> int:
-        """Return the data rank of a member; `place` is the member's index.
+        """Return the data rank, from 0, of the member with index `place`.
 
         Consecutive members belong to one data rank, and get the same rows.
         """
@@ -95,7 +95,7 @@ class Run(_Printed):
         return self.homes[0][1] if self.homes else None
 
     def without(self, recorded: Mapping[str, object], nodes: Mapping[str, Node]) -> Run:
-        """Return the run without the nodes that are keys of `recorded`; their results become inputs of the others.
+        """Return the run without the nodes that are keys of `recorded`; their results become inputs of the other nodes.
 
         `nodes` are the nodes of the graph by name. If no node is removed, the run itself is returned.
         """
@@ -123,8 +123,7 @@ class Transfer(_Printed):
 class Sync(_Printed):
     """Copy a version of a model's weights from one home to another, unless the copy there is recent enough.
 
-    A copy is recent enough if it is at most `lag` updates old. The plan chose `lag`; the readers allow at most
-    `at_most`.
+    A copy is recent enough up to `lag` updates. The plan chose `lag`; the readers allow at most `at_most`.
     """
 
     value: str
@@ -146,7 +145,7 @@ Task = Read | Run | Transfer | Sync | Switch
 
 
 def task_cells(task: Task) -> tuple[str, str, str, str]:
-    """Return a task as four cells of text: its verb, its subject, its place or route, and its parts or lag."""
+    """Return a task as four cells of text: verb, subject, place or route, and parts or lag ("" if it has neither)."""
     match task:
         case Read(value):
             return "read", value, f"on {HOST}", ""
@@ -179,7 +178,7 @@ class Program:
 
     @property
     def trained(self) -> tuple[Home, ...]:
-        """Return the homes of the newest weights of each parameter that is not frozen."""
+        """Return the home of the newest weights of each model parameter that is not frozen, in order of `origins`."""
         return tuple(home for name, home in self.origins if name not in self.frozen)
 
     @cached_property

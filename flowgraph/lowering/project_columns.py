@@ -30,8 +30,7 @@ from flowgraph.lowering.program import (
 def project_columns(program: Program) -> Program:
     """Return the program in which each run and each transfer names the parts of records that it needs.
 
-    Tasks that need a whole record name none. In `sends`, the run that makes a record lists the parts that transfers
-    take.
+    Tasks that need a whole record name none. `sends` of a run has the parts that transfers take.
     """
     tasks = [_with_parts(program, task) for task in program.tasks]
     needed = parts_read_by_place(program, tasks, value_types(program.graph))
@@ -58,7 +57,7 @@ def value_types(graph: Graph) -> Mapping[str, type[Value]]:
 def parts_read_by_place(
     program: Program, tasks: Sequence[Task], types: Mapping[str, type[Value]]
 ) -> dict[tuple[str, str], Parts]:
-    """Return which parts of each value are read at each place, keyed by (value, place); () means the whole value.
+    """Return the parts that are read of each value at each place, keyed by (value, place); () means the whole value.
 
     Parts are dotted paths in the order of the record, and include the record's lengths. Reads are those of the runs in
     `tasks`, which may differ from `program.tasks`, and those of the flow's results, which are read whole on the host.
@@ -84,5 +83,4 @@ def _with_parts(program: Program, task: Task) -> Task:
 
 @lru_cache(maxsize=1024)
 def _parts_read(graph: Graph, names: tuple[str, ...]) -> Mapping[str, Parts]:
-    """Return the parts that nodes read of each value; cached, since they are the same under every plan."""
     return parts_needed([node for node in graph.nodes if node.name in names], value_types(graph))

@@ -41,7 +41,7 @@ def task_names(tasks: Sequence[Task]) -> tuple[str, ...]:
 
 
 def numbered(names: Iterable[str]) -> Iterator[str]:
-    """Yield each name in order; the second time that it occurs as `NAME (2)`, then `NAME (3)`, and so on."""
+    """Yield the names in order; the second occurrence of a name becomes `NAME (2)`, the third `NAME (3)`, and so on."""
     count = Counter[str]()
     for name in names:
         count[name] += 1

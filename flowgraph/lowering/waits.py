@@ -13,8 +13,7 @@ def waits_for(program: Program) -> tuple[frozenset[int], ...]:
     """Return, for each task of a program, the indices of the earlier tasks that it must wait for.
 
     A task waits for the tasks that made or copied what it reads. An update or a sync, which replaces the weights of a
-    home, waits for every earlier task that uses the old weights. Runs with side effects at one place wait for each
-    other in order.
+    home, waits for every earlier task that uses the old weights. Runs with side effects at one place keep their order.
     """
     brought, makers = dict[tuple[str, str | Home], int](), dict[str, int]()
     users, effects = defaultdict[Home, set[int]](set), dict[str, int]()

@@ -18,8 +18,8 @@ ADD, SCALE = op_of(arithmetic.add), op_of(arithmetic.scale)
 def prune_nodes(graph: Graph) -> Graph:
     """Return the graph without terms of factor 0, nodes that only these read, and calls whose results nothing reads.
 
-    `pruned` of the result gets a line for each removed node and call. Of a sum of terms that all have factor 0, one
-    remains.
+    `pruned` of the result gets a line for each removed call and node, sums excepted. Of a sum of terms that all have
+    factor 0, one term remains.
     """
     smaller = rewrite(graph, _without_zeros)
     remaining = {node.stamp for node in smaller.all_nodes}

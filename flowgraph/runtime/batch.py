@@ -24,12 +24,13 @@ EXTRAS = ".extras"  # after the name of a column: what else is known of its rows
 
 
 def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
-    """Convert a value with real data to an Arrow table.
+    """Return a value with real data as an Arrow table, with one column for each part of a record.
 
     Token columns [B, T] become lists that are cut to each row's length; columns of an inner table are named
-    `part.column`. A record has one column per part. For a token value that is not a record, `lengths` [B] are the
-    lengths of its rows in tokens; None keeps all T. Scalars are stored as JSON in the schema's metadata. `from_table`
-    returns the same value, to the last bit. Raises LawError for a scalar that JSON cannot represent.
+    `part.column`. For a token value that is not a record, `lengths` [B] are the lengths of its rows in tokens; None
+    keeps all T. Scalars are stored as JSON in the schema's metadata. `from_table` returns the same data to the last
+    bit, but bfloat16 becomes float32, and measures and extras are left out. Raises LawError for a scalar that JSON
+    lacks.
     """
     import numpy as np
     import pyarrow as pa
@@ -81,11 +82,11 @@ def _parts(record: Record, prefix: str, outer: Tensor | None) -> Iterator[tuple[
 
 
 def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] = ()) -> V:
-    """Return a value of type `kind` from a table that `to_table` wrote; columns that are not parts of it are ignored.
+    """Return a value of type `kind` from a table that `to_table` wrote; columns that belong to no part are ignored.
 
     `parts` are dotted paths: if not empty, only these parts of a record are read. `where` names the file or transfer in
-    errors. Raises DataError, with `where` and the column, for a missing column, a column of another type, and
-    unreadable scalars.
+    errors. Raises DataError, with `where` and the column, for a missing column, a token column that is not lists of
+    numbers, a missing scalar, and unreadable scalars.
     """
     try:
         scalars = parse_json((table.schema.metadata or {}).get(SCALARS, b"{}"))
@@ -99,7 +100,7 @@ def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] 
 def select(table: pa.Table, parts: Sequence[str]) -> pa.Table:
     """Return the columns of a table that belong to `parts` (dotted paths), and the columns that identify rows.
 
-    A path of a record selects all columns below it. Columns that identify rows have names that begin with `#`.
+    The path of a nested record selects all columns below it. Columns that identify rows have names that begin with `#`.
     """
     prefixes = ("#", *(f"{part}." for part in parts))
     return table.select([name for name in table.column_names if name in parts or name.startswith(prefixes)])
@@ -129,7 +130,6 @@ def _read(
 
 
 def _padded(column: Any, name: str, where: str) -> Tensor:
-    """Return lists of numbers as a tensor [B, T], padded with zeros at the end of each row."""
     import numpy as np
     import pyarrow as pa
     import torch
@@ -169,7 +169,7 @@ def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
     """Write the table of a value that a run carries to its next step as a JSON file, without loss.
 
     The file has the Arrow schema in base64, and the columns; `read_carried` reads it. `tables` must contain exactly one
-    table; it is a sequence because `Places.apply` passes one. Parent folders are created.
+    table, or ValueError is raised; it is a sequence because `Places.apply` passes one. Parent folders are created.
     """
     (table,) = tables
     schema = base64.b64encode(table.schema.serialize().to_pybytes()).decode()

@@ -74,13 +74,13 @@ def train(
     start: int = 0,
     saver: Saver | None = None,
 ) -> int:
-    """Run the steps of a job with `executor`, from step `start`, and return the number of completed steps.
+    """Run the steps of a job from step `start`, and return the number of completed steps, earlier ones included.
 
     `listeners` are notified after each step and check of held-out data. A check runs before every `job.check.every`
     steps, and after the last step unless the run ended early. `stop` is called before each step; if it returns True,
     the run ends early. `saver` writes checkpoints, each before any check that follows the same step: a check updates
     copies of weights, and a resumed run repeats it. If the check finds the best weights so far, the saver is notified
-    before the listeners, so that the checkpoint does not contain the records of this check.
+    before the listeners, so that the checkpoint does not contain the records of this check. Errors pass through.
     """
     check = job.check if job.check is not None and job.check.every else None
     steps_done = job.steps

@@ -64,7 +64,7 @@ class ModelSetup:
 
 
 def heads_of(graph: Graph) -> dict[str, Head]:
-    """Return the output type of each model's last layer ("tokens", "values" or "score"), by parameter name.
+    """Return the output type of each model's last layer, such as "tokens" or "score", by parameter name.
 
     Parameters that are not models are left out.
     """
@@ -80,7 +80,7 @@ def host(
     ranks: Mapping[Home, Ranks] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[dict[Home, Handle], LoadedModels]:
-    """Load each model once, and return one handle per home and the facts about what was loaded.
+    """Load each model once; return a handle for each home, and the name, digest and notes of each loaded model.
 
     Each home gets a separate copy of the weights on the torch `device`, with one exception: if `shares_base_weights`, a
     frozen model has no copy, and its handle reads a trained model with the adapters off. `trained` are the homes whose
@@ -160,10 +160,7 @@ def to_wire(weights: Mapping[str, Tensor]) -> Wire:
 
 
 def from_wire(wire: Wire) -> dict[str, Tensor]:
-    """Return the CPU tensors that `to_wire` encoded, with the same bits, by name.
-
-    They are copies, because the memory of `wire` may be read-only.
-    """
+    """Return the CPU tensors that `to_wire` encoded, with the same bits, by name; they are copies."""
     import torch
 
     weights = dict[str, torch.Tensor]()

@@ -102,7 +102,7 @@ class Places(Protocol):
         ...
 
     def switch(self, home: Home, *, awake: bool) -> None:
-        """Free the device memory of a home's weights, or load them again (`awake`), after all work submitted there."""
+        """Free the device memory of a home's weights after all work submitted there, or load them again (`awake`)."""
         ...
 
     def finish(self) -> Observations:
@@ -154,12 +154,12 @@ class Executor:
     asleep: set[Home] = field(default_factory=set[Home])
 
     def run(self, program: Program, sources: Mapping[str, RowSource], key: Key) -> StepResult:
-        """Execute one step of a program and return its results.
+        """Execute one step of a program and return its results; this executor's versions and carried values advance.
 
         `sources` contains data parameters, and recorded results of nodes, which then do not run; `key` contains the
         seed and the step. A sync is skipped while the copy of the weights is recent enough. Results that stay inside
-        their task are not returned. Raises LawError for a task that reads a value that its place does not have, and any
-        error of the tasks.
+        their task are not returned. Raises LawError for a task that reads a value that its place does not have,
+        KeyError for a data parameter without a source, and any error of the tasks.
         """
         step = _Step(self, program, sources, key)
         for task in program.tasks:
@@ -174,10 +174,9 @@ class Executor:
         return StepResult(step.results, observed, self.places)
 
     def switch(self, program: Program, home: Home, *, awake: bool) -> None:
-        """Free a home's device memory, or restore its weights (`awake`); do nothing if it is in that state.
+        """Free a home's device memory, or restore its weights (`awake`); do nothing if that is its state already.
 
-        An inference server loses trained weights when it sleeps, so its copy is marked as lost and the next sync is not
-        skipped.
+        An inference server loses trained weights when it sleeps: its copy is marked as lost, and the next sync runs.
         """
         if (home in self.asleep) is awake:
             self.places.switch(home, awake=awake)
@@ -195,15 +194,19 @@ class Executor:
             self.switch(program, home, awake=True)
 
     def save(self, program: Program, param: str, folder: Path) -> None:
-        """Write the newest weights of model parameter `param` to a folder that transformers can load."""
+        """Write the newest weights of model parameter `param` to a folder that transformers can load.
+
+        The home of these weights is awake afterwards; other homes of its pool that can sleep are asleep.
+        """
         home = dict(program.origins)[param]
         self._wake(program, home)
         self.places.on_disk(home, "save", folder)
 
     def save_state(self, program: Program, folder: Path) -> None:
-        """Write all that the next step starts from, into `folder`.
+        """Write all that the next step starts from into an existing folder, and wait until everything is written.
 
-        These are the trained models, copies of weights that lag, carried values, and `versions.json`.
+        These are the trained models, copies of weights that lag, carried values, and `versions.json`. Copies on engines
+        that only sample are left out, because these cannot return weights.
         """
         trained = _trained(program)
         for param, home in trained.items():
@@ -226,8 +229,8 @@ class Executor:
     def load_state(self, program: Program, folder: Path) -> None:
         """Load the state that `save_state` wrote, possibly under another plan.
 
-        A lagging copy that this plan places differently gets the newest weights. Raises DataError if the folder lacks
-        `versions.json` or the version of a trained model.
+        A lagging copy that was not saved or is placed differently gets the newest weights. Raises DataError if the
+        folder lacks `versions.json` or the version of a trained model, or if a carried value cannot be read.
         """
         trained = _trained(program)
         try:
@@ -262,7 +265,6 @@ class Executor:
 
 
 def _trained(program: Program) -> dict[str, Home]:
-    """Return the home of the newest version of each model that an update changes."""
     return {name: home for name, home in program.origins if name not in program.frozen}
 
 
@@ -297,7 +299,7 @@ class _Step:
         self._stores.setdefault(place, {})[name] = item
 
     def execute(self, task: Task) -> None:
-        """Execute one task."""
+        """Execute one task, and store what it makes or copies. Raises LawError if a value that it reads is missing."""
         match task:
             case Read(value):
                 carried = self._executor.carried

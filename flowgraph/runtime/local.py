@@ -43,7 +43,7 @@ class InProcess:
     def run(
         self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key
     ) -> Mapping[str, StoredValue]:
-        """Run the nodes of a task in this process and return their results by name.
+        """Run the nodes of a task in this process and return their results by name, without models.
 
         The arguments are those of `Places.run`.
         """
@@ -74,13 +74,13 @@ class InProcess:
         target.version = version
 
     def finish(self) -> Observations:
-        """Return the observations since the last call; all work has already been done."""
+        """Return the observations since the last call, without waiting: all work has already been done."""
         observed, self._observed = self._observed, Observations()
         observed.measured += self.measures.drained()
         return observed
 
     def apply(self, function: Callable[..., Any], items: Sequence[StoredValue], *rest: Any) -> Callable[[], Any]:
-        """Call `function` on the tables of `items` now, and return a function that returns the result."""
+        """Call `function(tables, *rest)` on the tables of `items` now; return a function that returns the result."""
         result = function([to_table(item.value) for item in items], *rest)
         return lambda: result
 
@@ -93,7 +93,7 @@ class InProcess:
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
         """Save a home to `folder`, or load it from there, with the method `verb` of its handle.
 
-        `version` is the version of the loaded weights; None when saving.
+        `version` is the version of the loaded weights, which the handle gets; None when saving.
         """
         getattr(self.handles[home], verb)(folder)
         if version is not None:

@@ -59,10 +59,9 @@ class TrackedRun:
 
     @classmethod
     def of(cls, folder: Path, first_step: int = 0) -> TrackedRun:
-        """Return the tracked run of a folder: its name is the folder's, and its id is read from `tracked_as.txt` there.
+        """Return the tracked run of a folder, with the folder's name and the id in its file `tracked_as.txt`.
 
-        The file is created with a random id if it does not exist. `first_step` is the first step of a resumed run, else
-        0.
+        The file is created with a random id if it does not exist. `first_step` is that of a resumed run, else 0.
         """
         file = folder / ID_FILE
         if not file.is_file():
@@ -74,7 +73,7 @@ class Sink(Protocol):
     """A tracker that is open for one run."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send the metrics of one step, or of a check that ran before it; `values` are by name."""
+        """Send the metrics of step `step`, or of a check that ran before this step; `values` maps names to numbers."""
         ...
 
     def close(self) -> None:
@@ -99,7 +98,7 @@ class TensorBoard:
             self._add(run.first_step, session_log=log(status=log.START))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the metrics of a step, and flush the file."""
+        """Write the metrics of a step, or of a check before it, to the event file, and flush the file."""
         summary = self._summaries.Summary
         scalars = [summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._add(step, summary=summary(value=scalars))
@@ -121,7 +120,7 @@ class Online:
     close: Callable[[], None]
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send the metrics of a step."""
+        """Send the metrics of a step, or of a check before it, by name."""
         self.run.log(dict(values), step=step)
 
 
@@ -129,7 +128,7 @@ def wandb_run(run: TrackedRun) -> Online:
     """Open a run of Weights & Biases and return it; with WANDB_MODE=offline it is written to the run's folder.
 
     The project is that of WANDB_PROJECT, or else `flowgraph`. A resumed run continues under the same id. Only metrics
-    are sent: no settings, code, console output or facts about the machine.
+    are sent: no settings, code, output or facts about the machine. A login may take 60 s.
     """
     import wandb
 
@@ -144,8 +143,8 @@ def wandb_run(run: TrackedRun) -> Online:
 def trackio_run(run: TrackedRun) -> Online:
     """Open a run of trackio and return it.
 
-    It is written to the local database, or to the space or server that trackio's environment variables name. A resumed
-    run continues under the same name, which contains its id.
+    Metrics are written to the local database, or to the space or server that trackio's environment variables name. A
+    resumed run continues under the same name, which contains its id.
     """
     import trackio
 
@@ -158,8 +157,7 @@ def trackio_run(run: TrackedRun) -> Online:
 def swanlab_run(run: TrackedRun) -> Online:
     """Open a run of SwanLab and return it; its files are in the folder `swanlab` of the run.
 
-    A resumed run continues under the same id. Only metrics are sent: no settings, console output or facts about the
-    machine.
+    A resumed run continues under the same id. Only metrics are sent, and nothing about the machine.
     """
     import swanlab
 
@@ -230,12 +228,12 @@ class Logger:
         self._sinks.clear()
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
-        """Send the metrics of a step."""
+        """Send the declared metrics of a step that are finite to every tracker; a tracker that raises is dropped."""
         means = ran.observed.means().items()
         self._send(step, {tracker_metric_name(name): mean for name, mean in means if name in self._declared})
 
     def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
-        """Send the metrics of a held-out check."""
+        """Send the metrics of a held-out check that are finite to every tracker; a tracker that raises is dropped."""
         self._send(step, result.metrics)
 
     def _send(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -265,7 +263,7 @@ def metric_logger(
     """Return a listener of a run that sends its metrics to experiment trackers; use it as a context manager.
 
     `names` are keys of `TRACKERS`, such as "wandb". Only metrics that nodes of `graphs` declare are sent. Trackers name
-    the run after its folder `run`, where `tracked_as.txt` stores its id. `first_step` is the first step of a resumed
+    the run after its folder `run`, which stores its id in `tracked_as.txt`. `first_step` is the first step of a resumed
     run, else 0. A tracker that cannot be opened or that raises is reported once with `say`, and not used again.
     """
     opening = {name: TRACKERS[name] for name in names}

@@ -39,7 +39,7 @@ class StoredValue:
         """Return a node's result with the ids of its rows: those in `value`, or else those of one of `inputs`.
 
         Among inputs with the same number of rows, the input with the most kinds of ids is used: responses before
-        prompts.
+        prompts. The ids are empty without such an input, and for a value without rows.
         """
         counts = [len(leaf.data) for leaf in leaves([value]) if leaf.kind in (Kind.ROW, Kind.TOKEN)]
         value_ids = ids_of(value) if counts else {}
@@ -56,7 +56,7 @@ class StoredValue:
 def ids_of(value: Value) -> dict[str, NDArray[Any]]:
     """Return the group, sample and trajectory ids [B] of a record's rows, by column name, such as "#group".
 
-    Ids that the record lacks are left out; a value without any has {}.
+    Ids that the record lacks are left out.
     """
     parts = {name: find([value], kind) for name, kind in IDS.items()}
     return {name: part.data.numpy(force=True) for name, part in parts.items() if part is not None}
@@ -93,8 +93,7 @@ def align_rows(inputs: Mapping[str, StoredValue]) -> dict[str, StoredValue]:
     """Return a node's inputs by name; inputs that have the same rows are put in the order of the first of them.
 
     Rows are the same if they have the same ids. Inputs with different rows, such as greedy and sampled responses, or
-    without ids are not changed. Raises LawError if the same rows are in another order and several of them have the same
-    ids.
+    without ids are not changed. Raises LawError if rows with repeated ids are in another order.
     """
     aligned, names_by_ids = dict[str, StoredValue](), dict[tuple[str, ...], list[str]]()
     for name, stored in inputs.items():
@@ -124,9 +123,10 @@ def _in_order_of(name: str, stored: StoredValue, leader_name: str, leader: Store
 
 
 def lengths_for(value: Value, inputs: Sequence[StoredValue]) -> Any:
-    """Return the lengths [B] of the rows of a token value, in tokens, from one of its node's inputs; None if none fit.
+    """Return lengths [B], in tokens, from one of `inputs` that fit the rows of a token value; None if none fit.
 
-    Lengths do not fit if their maximum is not the width of the value, or if they would cut off anything but zeros.
+    Lengths do not fit if their maximum is not the width of the value, or if they would cut off anything but zeros. The
+    inputs are those of the node that computed the value; the first that fits is used.
     """
     import torch
 
@@ -144,10 +144,10 @@ def lengths_for(value: Value, inputs: Sequence[StoredValue]) -> Any:
 def rows_of_rank(table: pa.Table, rank: int, count: int, name: str, shares: Shares | None = None) -> pa.Table:
     """Return the rows of a table that belong to rank `rank` of `count` ranks, with their positions in the batch.
 
-    Groups are not split: `shares` assigns each group to a rank; if it is None, each rank gets the same number of
-    groups, in order of their numbers. Only the ids of groups matter, so values of the same rows are split alike
-    whatever their order. The table of a scalar is returned whole. `name` is the value's name in errors. Raises LawError
-    for rows without ids.
+    Groups are not split: `shares` assigns each group to a rank; if it is None, groups are divided evenly, in order of
+    their numbers. Only the ids of groups matter, so values of the same rows are split alike in any order. For one rank
+    or a scalar, the table itself is returned. `name` is the value's name in errors. Raises LawError for rows without
+    ids.
     """
     import numpy as np
 
@@ -208,9 +208,9 @@ class Shares:
     ranks: NDArray[Any]
 
     def of(self, groups: NDArray[Any], rank: int, count: int) -> NDArray[Any]:
-        """Return the groups that belong to rank `rank` of `count`.
+        """Return those groups that belong to rank `rank` of `count` ranks.
 
-        These are its assigned groups, and its even part of the members of `groups` [R] that have no rank.
+        These are the rank's assigned groups, and its even part of those in `groups` [R] without a rank.
         """
         import numpy as np
 
@@ -220,7 +220,7 @@ class Shares:
 
 
 def split_guide(task: Run, types: Mapping[str, type[Value]]) -> Guide | None:
-    """Return the first input of a task by whose lengths its rows can be split evenly; None if there is none.
+    """Return the first input of a task by whose lengths the task's rows can be split evenly; None if there is none.
 
     Such an input is a record with contexts and with lengths of responses, and the task reads both. `types` maps the
     names of values to their types.
@@ -255,6 +255,8 @@ def balanced_shares(table: pa.Table, guide: Guide, count: int) -> Shares:
 
 def balance_work(works: Sequence[float], count: int) -> list[int]:
     """Return the rank of each piece of work, from 0, so that the `count` ranks have nearly equal sums of work.
+
+    The largest piece goes first, to the rank with the least work so far; equals go in order.
 
     >>> balance_work([1, 5, 2, 2], 2)
     [1, 0, 1, 1]

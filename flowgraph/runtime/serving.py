@@ -65,7 +65,8 @@ class Servers:
         """Start the server of one replica and return its door: its address and access keys.
 
         For attached servers, which already run, only the door is created. Raises LawError if the number of attached
-        servers differs from the number of replicas.
+        servers differs from the number of replicas, and WorkerError if the server does not start within `limit_s`
+        seconds or, when attached, cannot be used.
         """
         home = place.home
         engine, frozen = engine_of(home), home.param in self.setup.frozen
@@ -113,7 +114,7 @@ class Servers:
         return typed
 
     def open(self, home: Home, device: str) -> Handle:
-        """Start every replica of a home on this machine, and return the handle of all of them."""
+        """Start every replica of a home on this machine, and return one handle that sends requests to all of them."""
         doors = [self.start(place) for place in server_places(home, device).values()]
         return self.handle(home, doors, shared=device != "cpu")
 
@@ -130,7 +131,7 @@ class Servers:
         self._running.clear()
 
     def facts(self, home: Home) -> dict[str, str]:
-        """Return the name, digest and notes of the model that a home's servers loaded, and the engine's version."""
+        """Return the `name`, `digest` and `notes` of the model of a home's servers, and the `engine` with version."""
         loaded, engine = self._model(home), f"{home.engine} {self._versions.get(home, '')}".strip()
         return {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes), "engine": engine}
 

@@ -42,10 +42,10 @@ class DeviceWorker:
     def run(self, task: Run, inputs: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key) -> NodeResults:
         """Run the nodes of a task and return their results.
 
-        `inputs` are values by name; `versions` are the versions of models. Inputs of a node that contain the same rows
-        are put in the same order first, and a record is reduced to the parts that the node declares. Raises LawError if
-        a home has another version, if a node does not return the next version of the model that it updates, and if a
-        node returns a reduced record.
+        `inputs` are values by name; `versions` are the versions of the models that the task reads, by name. Inputs of a
+        node that contain the same rows are put in the same order first, and a record is reduced to the parts that the
+        node declares. Raises LawError if a home has another version, if a node does not return the next version of the
+        model that it updates, and if a node returns a reduced record; also any error of a node.
         """
         import torch
 
@@ -75,7 +75,7 @@ class DeviceWorker:
 
     @cached_property
     def types(self) -> Mapping[str, Any]:
-        """Return the type of each value by its name."""
+        """Return the type of each value of the graph by name: the parameters and the results of nodes."""
         return value_types(self.graph)
 
     def line_of(self, task: Run) -> str:

@@ -116,11 +116,11 @@ class FlatGraph(_Flat):
 
 
 def from_json(text: str) -> Graph:
-    """Return the graph in a JSON text that `flat_graph.to_json` wrote, and check the laws of the described stage.
+    """Return the graph in a JSON text that `flat_graph.to_json` wrote, after a check of the laws of described graphs.
 
-    Its ops, types and functions are imported by name. Raises LawError for any other text, and for a graph with a name
-    that does not exist or may not be imported, with edges that do not fit their ports, or that breaks a law;
-    SettingError or FlowTypeError for a setting that its node refuses or lacks.
+    Ops, types and functions are imported by name. Raises LawError for any other text, and for a graph with a name that
+    does not exist or may not be imported, with edges that do not fit their ports, or that breaks a law; SettingError or
+    FlowTypeError for a setting that its node refuses or lacks.
     """
     try:
         data = json_as(FlatGraph, text)

@@ -29,7 +29,7 @@ def _reader(kind: Any) -> TypeAdapter[Any]:
 
 
 def program_to_json(program: Program) -> str:
-    """Return a program as JSON text, with a schema version; `program_from_json` reads it."""
+    """Return a program as JSON text, which `program_from_json` reads. Raises LawError for a graph with real data."""
     data = {
         "schema": SCHEMA,
         "graph": flat(program.graph),
@@ -49,8 +49,7 @@ def _plain(kind: Any, value: object) -> Any:
 def program_from_json(text: str) -> Program:
     """Return the program in a JSON text that `program_to_json` wrote.
 
-    Its ops and types are imported by name. Raises LawError for any other text, and for a program that breaks a law of
-    the lowered stage.
+    Ops and types are imported by name. Raises LawError for any other text, and for a program that breaks a law.
     """
     try:
         data = parse_json(text)
@@ -79,7 +78,6 @@ _NOT_STORED = "this is not a stored program"
 
 
 def _refuse_unknown_places(program: Program) -> None:
-    """Raise LawError for roles of unknown models, homes in unknown pools, and tasks at homes that the program lacks."""
     models, pools = dict(program.origins), {pool.name for pool in program.plan.pools}
     for placed in program.plan.placed:
         if placed.role.rpartition(".")[0] not in models:

@@ -67,7 +67,10 @@ def check_type(name: str, dtype: DataType, *, where: str) -> None:
 
 
 def check_value(name: str, value: object, *, where: str) -> None:
-    """Raise DataError if one value does not have its column's type, to find the row that is wrong."""
+    """Raise DataError if one value cannot be stored, or is of a type that the column `name` must not have.
+
+    `where` names the row in the error. This finds the faulty row of a column.
+    """
     try:
         array = pa.array([value])
     except (pa.ArrowException, OverflowError, UnicodeError) as fault:
@@ -76,7 +79,7 @@ def check_value(name: str, value: object, *, where: str) -> None:
 
 
 def prompt_faults(prompts: ChunkedArray) -> Iterator[Fault]:
-    """Yield the index of the first row with each kind of fault, and a description of the fault."""
+    """Yield for each kind of fault in prompts the index of the first faulty row, and a description of the fault."""
     array = pa.concat_arrays(prompts.chunks)
     yield from _first(array.is_null(), True, "is null")
     if pa.types.is_null(array.type):
@@ -87,7 +90,7 @@ def prompt_faults(prompts: ChunkedArray) -> Iterator[Fault]:
 
 
 def message_faults(messages: Array) -> Iterator[Fault]:
-    """Yield the index among all messages of the first one with each kind of fault, and a description of the fault."""
+    """Yield for each kind of fault the index of the first faulty message among all messages, and a description."""
     yield from _first(messages.is_null(), True, "has a message that is null")
     if pa.types.is_null(messages.type):
         return
@@ -123,7 +126,6 @@ def _has_text(struct: DataType, name: str) -> bool:
 
 
 def _first_value(column: ChunkedArray) -> int | None:
-    """Return the index of the first value of a column that is neither null nor an empty list."""
     array = pa.concat_arrays(column.chunks)
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         lengths = array.value_lengths().to_numpy(zero_copy_only=False)

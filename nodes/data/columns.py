@@ -40,12 +40,12 @@ def parse_columns(texts: Sequence[str]) -> Columns:
 
 
 def with_columns(table: Table, columns: Columns, *, file: str, where: Callable[[int], str]) -> Table:
-    """Return a table in which each column of `columns` is read from the first of its sources that the table has.
+    """Return a table in which each column named in `columns` is read from the first of its sources that the table has.
 
     A source may be a path into a struct: `extra_info.question`. Source columns stay. A ground truth is stored in
-    `reward_model`, and a prompt that is a text becomes one message of the user. `where` returns the name of a row.
-    Raises DataError if the table has neither a column nor a source of it, for a source with a null, and for prompts of
-    another type.
+    `reward_model`, and a prompt that is a text becomes one message of the user. `file` names the table in errors;
+    `where` returns the name of a row, given its index. Raises DataError if the table has neither a column nor any
+    source for that column, for a source with a null, and for prompts that are neither texts nor lists of messages.
     """
     for name, sources in columns.items():
         present = ((source, values) for source in sources if (values := _at(table, source)) is not None)
@@ -68,7 +68,7 @@ def with_columns(table: Table, columns: Columns, *, file: str, where: Callable[[
 
 
 def with_source(table: Table, name: str) -> Table:
-    """Return a table with a column `data_source`, which is `name` in every row that has none."""
+    """Return a table with a column `data_source`; `name` replaces nulls, and a missing column."""
     if "data_source" in table.column_names:
         sources = _one(table, "data_source")
         return _with_column(table, "data_source", sources.cast(pa.string()).fill_null(name))
@@ -76,7 +76,6 @@ def with_source(table: Table, name: str) -> Table:
 
 
 def _at(table: Table, path: str) -> Array | None:
-    """Return the values at the name of a column or at a dotted path into structs; None if there is nothing."""
     if path in table.column_names:
         return _one(table, path)
     name, *rest = path.split(".")

@@ -19,10 +19,9 @@ Entry = dict[str, Any]
 def reasoning_gym_rows(name: str, *, size: int = 512, held_out: int = 64, seed: int = 0) -> tuple[Table, Table]:
     """Return up to `size` rows to train on and up to `held_out` other rows of a reasoning-gym task.
 
-    No question comes twice. At most a fifth of all questions is held out, so that a task with few questions still has
-    some to train on. `extra_info.entry` is the entry as JSON, for the task's scorer; the ground truth of a task that
-    only its scorer can check is null.
-    Raises DataError without the package, for an unknown name, for a task that fails, and for fewer than two questions.
+    No question comes twice. At most a fifth of all questions, but at least one, is held out. `extra_info.entry` is the
+    entry as JSON, for the task's scorer; the ground truth of a task that only its scorer can check is null. Raises
+    DataError without the package, for an unknown name, for a task that fails, and for fewer than two questions.
     """
     try:
         import reasoning_gym

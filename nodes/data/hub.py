@@ -31,8 +31,9 @@ _HERE = ("data", "default", "")
 def hub_rows(spec: str, columns: Columns) -> tuple[Table, Table | None]:
     """Return the rows of `hf:ID` or `hf:ID:CONFIG` as (train, held-out), with columns renamed by `columns`.
 
-    Held out is the split `test`, else `validation`; None if there is neither or only one split. Raises DataError if the
-    hub is not reached, if it has no such data set, configuration or rows, or if a configuration must be named.
+    The files are downloaded unless they are cached. Held out is the split `test`, else `validation`; None if there is
+    neither. A data set with only one split has this as its train rows. Raises DataError if the hub is not reached, if
+    it has no such data set, configuration or rows, if a configuration must be named, or if rows have a fault.
     """
     name, _, config = spec.removeprefix("hf:").partition(":")
     splits = _splits(spec, name, config, _COPIED, COPY) or _splits(spec, name, config, _FILE, "main")
@@ -46,7 +47,6 @@ def hub_rows(spec: str, columns: Columns) -> tuple[Table, Table | None]:
 
 
 def _splits(spec: str, name: str, config: str, form: re.Pattern[str], revision: str) -> dict[str, list[Path]]:
-    """Return the files of a configuration by split, from a revision whose file names have this form."""
     split_of = dict[str, str]()
 
     def choose(files: Sequence[str]) -> list[str]:
@@ -75,7 +75,6 @@ def _splits(spec: str, name: str, config: str, form: re.Pattern[str], revision: 
 
 
 def _config(spec: str, config: str, configs: Iterable[str]) -> set[str]:
-    """Return the folders of a configuration. Raises DataError if it does not exist, or one must be named."""
     names = list(configs)
     if not names:
         return set()

@@ -24,9 +24,10 @@ UNCONVERTIBLE = (pa.ArrowException, OverflowError, UnicodeError)
 
 
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number (from 1) and the object of each line of a file, which may be compressed (`.gz`).
+    """Yield the line number (from 1) and the object of each line of a JSON Lines file, which may be compressed (`.gz`).
 
-    Raises DataError with the line's number if a line is not JSON in UTF-8 or not an object, and for an unreadable file.
+    Blank lines are skipped. Raises DataError with the line's number if a line is not JSON in UTF-8 or not an object,
+    and for an unreadable file.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as source:

@@ -26,7 +26,7 @@ MOST_WEIGHT = 1_000_000
 
 @dataclass(frozen=True)
 class SetRows:
-    """The rows of one data set among the joined rows: its name, their number, and its share of the prompts.
+    """One data set within the joined rows: its name, its number of rows, and its share of the prompts.
 
     The share is None if all sets are read in one order.
     """
@@ -37,10 +37,10 @@ class SetRows:
 
 
 def split_weight(spec: str) -> tuple[str, Fraction | None]:
-    """Return a data set and its weight, from `SET:WEIGHT` or `SET`; None if the text has no weight.
+    """Return a data set and its weight, from `SET:WEIGHT` or `SET`; the weight is None if the text has none.
 
-    Raises UsageError for a weight that is not between 0 and a million, and for a text after the name of a data file
-    that is not a number.
+    Raises UsageError for a weight that is not above 0 and up to a million, and if the text after the name of a data
+    file is not a number.
 
     >>> split_weight("b.parquet:0.3"), split_weight("digits:max")
     (('b.parquet', Fraction(3, 10)), ('digits:max', None))
@@ -90,10 +90,10 @@ def shares(weights: Sequence[Fraction | None], rows: Sequence[int]) -> list[Frac
 
 
 def step_rows(sets: Sequence[SetRows], batch: int) -> list[StepRows]:
-    """Return the number of rows of each set that the steps read; a step reads `batch` rows of all sets together.
+    """Return for each set how many of its rows each step reads; a step reads `batch` rows of all sets together.
 
-    A set has its share of each step, rounded down or up. Raises DataError for a set with fewer rows than one step reads
-    of it, and for a set that is read less than once in 1,024 steps.
+    A set has its share of each step, rounded down or up. Raises DataError for a set that has fewer rows than one step
+    reads of this set, and for a set that is read less than once in 1,024 steps.
 
     >>> [part.whole for part in step_rows([SetRows("a", 9, Fraction(3, 4)), SetRows("b", 9, Fraction(1, 4))], 8)]
     [6, 2]
@@ -118,9 +118,10 @@ def step_rows(sets: Sequence[SetRows], batch: int) -> list[StepRows]:
 
 
 def joined(tables: Sequence[tuple[str, Table]]) -> Table:
-    """Return the rows of named tables as one table; a column that a table lacks is null in its rows.
+    """Return the rows of one or more named tables as one table; a column that a table lacks is null in its rows.
 
-    Raises DataError, which names the table, for a column whose types in two tables cannot be joined.
+    Text columns become plain strings, and metadata of the schemas is dropped. Raises DataError, which names the table,
+    for a column whose types in two tables cannot be joined.
     """
     plain = [(name, _plain(table)) for name, table in tables]
     first_name, first = plain[0]
@@ -142,7 +143,6 @@ def joined(tables: Sequence[tuple[str, Table]]) -> Table:
 
 
 def _plain(table: Table) -> Table:
-    """Return a table whose columns of text have one type."""
     for index, field in enumerate(table.schema):
         if is_text(field.type) and not pa.types.is_string(field.type):
             table = table.set_column(index, field.name, table.column(index).cast(pa.string()))

@@ -17,9 +17,9 @@ _WORD = 2**64
 
 @lru_cache(maxsize=32)  # two epochs of each of a few sets
 def permutation(seed: int, stream: int, count: int) -> Indices:
-    """Return a permutation of 0 … count - 1, determined by (seed, stream) and read-only.
+    """Return a permutation of 0 … count - 1 that (seed, stream) determines: int64 [count], read-only and cached.
 
-    It sorts raw Philox words, which are the same in all versions of numpy; shuffles may differ between versions.
+    It does not depend on numpy's version, because it sorts raw Philox words instead of using a shuffle.
     Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 
     >>> permutation(0, 1, 5).tolist() == permutation(0, 1, 5).tolist() != permutation(0, 2, 5).tolist()
@@ -39,7 +39,7 @@ PERIOD = 1024
 class StepRows:
     """The number of rows of a data set that each step reads: `whole`, and one more in some steps of each period.
 
-    `extra[i]` is the number of those steps among the first i of a period.
+    `extra[i]` is how many of the first i steps of a period read one more; a period has `len(extra)` - 1 steps.
     """
 
     whole: int
@@ -47,11 +47,11 @@ class StepRows:
 
     @property
     def most(self) -> int:
-        """Return the most rows that one step reads."""
+        """Return the largest number of rows that one step reads."""
         return self.whole + (self.extra[-1] > 0)
 
     def start(self, step: int) -> int:
-        """Return the number of rows that are read before a step.
+        """Return the number of rows that all steps before `step` read together.
 
         >>> thirds = StepRows(1, (0, 0, 1, 1))
         >>> [thirds.start(step) for step in range(5)]
@@ -61,18 +61,19 @@ class StepRows:
         return step * self.whole + periods * self.extra[-1] + self.extra[rest]
 
     def batch_start(self, position: int) -> tuple[int, int]:
-        """Return the first position and the number of rows of the step that reads `position`."""
+        """Return the position of the first row, and the number of rows, of the step that reads the row `position`."""
         steps = range((position + 1) * (1 if self.whole else len(self.extra)) + 1)
         step = bisect_right(steps, position, key=self.start) - 1
         return self.start(step), self.start(step + 1) - self.start(step)
 
 
 def batch_indices(*, seed: int, step: int, batch: int | StepRows, count: int, stream: int = 0) -> Indices:
-    """Return the rows that step `step` (from 0) reads: int64 [batch], all different.
+    """Return the indices of the rows that step `step` (from 0) reads: int64 [batch], all different.
 
     Each epoch is a new permutation of all `count` rows. A batch that reaches the end of an epoch continues into the
-    next one; there it skips the rows that it already has, and the next batch starts with these. `stream` selects other
-    permutations; a `StepRows` varies from step to step. Raises DataError if batch > count or batch < 1.
+    next epoch; there it skips the rows that it already has, and the next batch starts with the skipped rows. `stream`
+    selects other permutations; with a `StepRows`, the size of a batch varies from step to step. Raises DataError if the
+    largest batch is more than `count` or less than 1.
 
     >>> epoch = [batch_indices(seed=0, step=step, batch=2, count=4).tolist() for step in (0, 1)]
     >>> sorted(epoch[0] + epoch[1])
@@ -94,9 +95,10 @@ def batch_indices(*, seed: int, step: int, batch: int | StepRows, count: int, st
 
 
 def epoch_order(*, seed: int, epoch: int, batch: int | StepRows, count: int, stream: int = 0) -> Indices:
-    """Return the order in which an epoch reads its rows: a permutation, int64 [count].
+    """Return the order in which an epoch reads all rows: a permutation of 0 … count - 1, int64 [count].
 
-    It depends on the epoch before only through the rows of the batch that both share.
+    The order differs from a plain permutation only for the batch that this epoch shares with the epoch before: no row
+    comes twice in that batch.
     """
     rows_of = batch if isinstance(batch, StepRows) else StepRows(batch)
     # Start at an earlier epoch whose last rows are those of its plain permutation. Skipping moves rows only within the

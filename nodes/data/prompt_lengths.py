@@ -27,7 +27,7 @@ Encode = Callable[[Sequence[Mapping[str, str]]], Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class PromptCounts:
-    """How many of `rows` prompts had more than `limit` tokens, those of the longest, and what was done with them."""
+    """How many of `rows` prompts had more than `limit` tokens, the tokens of the longest, and what was done (`how`)."""
 
     limit: int
     how: str
@@ -44,11 +44,11 @@ class PromptCounts:
 def fit_prompts(
     table: Table, encode: Encode, limit: int, how: str, name: str
 ) -> tuple[Table, Sequence[bool], PromptCounts]:
-    """Return a table whose prompts have at most `limit` tokens, which rows remain, and a count of those changed.
+    """Return a table whose prompts have at most `limit` tokens, whether each row remains, and a count of long prompts.
 
-    `how` is one of `LONG_PROMPTS`; a cut shortens the longest message of a prompt, as little as possible. `name` is the
-    data's, for errors. Raises DataError for a long prompt if it is refused, if none remains, and for a prompt that is
-    too long without its text.
+    `how` is one of `LONG_PROMPTS`; a cut shortens the longest message of a prompt, as little as possible, and then
+    others. `name` is the data set's, for errors. Raises DataError for a long prompt if `how` is "refuse", if no prompt
+    remains, and for a prompt that is too long even without its text.
     """
     prompts: list[list[Message]] = table.column("prompt").to_pylist()
     lengths = [len(encode(prompt)) for prompt in prompts]
@@ -79,7 +79,8 @@ def fit_prompts(
 def refuse_oversized(table: Table, tokenizer: Callable[[], Encode], limit: int, name: str, why: str, hint: str) -> None:
     """Raise DataError for a prompt of more than `limit` tokens, among the 1,000 prompts with the longest texts.
 
-    `tokenizer` is called only if some text is that long. `name` is the data's, `why` says where the limit comes from.
+    `tokenizer` returns the function that counts; it is called only if some text is long enough. `name` is the data
+    set's; `why` says in the error where the limit comes from, and `hint` how to avoid it.
     """
     prompts = pa.concat_arrays(table.column("prompt").chunks)
     messages = prompts.flatten()
@@ -117,7 +118,9 @@ def _with_characters(prompt: list[Message], place: int, count: int, how: str) ->
 
 
 def shortened(text: str, count: int, how: str) -> str:
-    """Return `count` characters of a text: its end, its start, or both if `how` is truncate-left, -right, -middle.
+    """Return `count` characters of a text: its end, its start, or both if `how` is truncate-left, -right or -middle.
+
+    If both, the start has the odd character. A `count` beyond the text's length is not allowed.
 
     >>> [shortened("123456", 3, f"truncate-{side}") for side in ("left", "right", "middle")]
     ['456', '123', '126']

@@ -71,7 +71,11 @@ def read(path: Path, columns: Columns = NO_COLUMNS) -> Table:
 
 
 def checked(table: Table, columns: Columns, file: str, where: Callable[[int], str]) -> Table:
-    """Return the rows of a table after `with_columns` and `check_rows`; raise DataError for the first fault."""
+    """Return a table whose columns are renamed by `columns` (`with_columns`), after `check_rows` has found no fault.
+
+    `file` names the table in errors; `where` returns the name of a row, given its index. Raises DataError for the first
+    fault.
+    """
     if len(set(table.column_names)) == table.num_columns and table.num_rows:  # else the check refuses it
         table = with_columns(table, columns, file=file, where=where)
     check_rows(table, file=file, where=where)

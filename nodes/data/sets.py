@@ -33,7 +33,7 @@ _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(:[^/]+)?")
 
 @dataclass(frozen=True)
 class DataSet:
-    """The rows to train on, the held-out rows, if any, and their origin; of one data set, or of several as one."""
+    """The rows to train on and the held-out rows, if any, of one data set or of several joined as one."""
 
     name: str
     train: Table
@@ -51,33 +51,36 @@ class DataSet:
 
     @property
     def data_source(self) -> str:
-        """Return the `data_source` of the rows to train on, or the set's name if they have more than one."""
+        """Return the `data_source` of the rows to train on; if these have several, the name of the set."""
         sources = self.data_sources
         return sources[0] if len(sources) == 1 else self.name
 
     @property
     def data_sources(self) -> tuple[str, ...]:
-        """Return each `data_source` of the rows to train on, the set's name for rows that have none."""
+        """Return each `data_source` of the rows to train on, once; it is the set's name for rows that have none."""
         if "data_source" not in self.train.column_names:
             return (self.name,)
         sources = self.train["data_source"].unique().to_pylist()
         return tuple(dict.fromkeys(self.name if source is None else str(source) for source in sources))
 
     def train_sets(self) -> list[tuple[str, Table]]:
-        """Return the rows to train on by set."""
+        """Return the rows to train on of each set, as (name, table), in the order of `sets`."""
         return _by_set(self.train, self.sets or (SetRows(self.name, self.train.num_rows),))
 
     def mixed(self, batch: int) -> tuple[tuple[int, StepRows], ...]:
-        """Return the number of rows of each set with how many of them each step reads; empty without weights.
+        """Return for each set its number of rows and how many of them each step reads; empty if no set has a weight.
 
-        Raises DataError for a set that is smaller than its share of a step, or whose share is almost nothing.
+        A step reads `batch` rows of all sets. Raises DataError for a set that is smaller than its share of a step, or
+        that is read less than once in 1,024 steps.
         """
         if not any(part.share for part in self.sets):
             return ()
         return tuple(zip((part.rows for part in self.sets), step_rows(self.sets, batch), strict=True))
 
     def check_rows(self, limit: int) -> tuple[int, ...]:
-        """Return the held-out rows of a check: at most `limit`, as evenly from all sets as their sizes allow.
+        """Return the indices of at most `limit` held-out rows for a check, spread evenly over the sets.
+
+        From each set the first rows are taken. The result is empty without held-out rows.
 
         >>> import pyarrow as pa
         >>> rows = pa.table({"prompt": range(9)})
@@ -98,7 +101,7 @@ class DataSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """One data set as it was read: its train and held-out rows, and it may lack either."""
+    """One data set as it was read; either its train rows or its held-out rows may be missing."""
 
     name: str
     train: Table | None
@@ -117,11 +120,11 @@ def load(
 ) -> DataSet:
     """Return the data set that `--data` names, or several joined as one.
 
-    A `spec` is a shipped name (`NAMES`), `reasoning_gym/NAME` or `rg/NAME`, a file, a folder with train and test
-    files, or `hf:ID[:CONFIG]`; `SPEC:WEIGHT` gives it a share of the prompts. The rows of the sets or files `held_out`
-    replace the held-out rows; `seed` is used for generated sets. `columns` renames columns (`with_columns`). Raises
-    DataError if something is missing, unknown or broken, UsageError for the weight of a single set and for weights that
-    leave nothing for a set.
+    A `spec` is a shipped name (`NAMES`), `reasoning_gym/NAME` or `rg/NAME`, a file, a folder with train and test files,
+    or `hf:ID[:CONFIG]`; `SPEC:WEIGHT` gives the set a share of the prompts. `cache` is the folder of prepared published
+    sets. The rows of the sets or files `held_out` replace the held-out rows; `seed` is used for generated sets.
+    `columns` renames columns (`with_columns`). Raises DataError if something is missing, unknown or broken, UsageError
+    for the weight of a single or a held-out set, and for weights that leave nothing for a set.
     """
     specs = [spec] if isinstance(spec, str) else list(spec)
     weighted = [(text, None) if Path(text).exists() else split_weight(text) for text in specs]
@@ -165,7 +168,6 @@ def load(
 
 
 def _named_apart(parts: Sequence[Loaded]) -> list[Loaded]:
-    """Return sets whose names differ: `math/train` and `gsm8k/train` for two files train.parquet."""
     counts = Counter(part.name for part in parts)
     return [
         replace(part, name=f"{Path(part.origin).resolve().parent.name}/{part.name}")
@@ -176,7 +178,11 @@ def _named_apart(parts: Sequence[Loaded]) -> list[Loaded]:
 
 
 def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
-    """Write a data set as train.parquet and test.parquet to a folder that `load` reads, and return their paths."""
+    """Write a data set as train.parquet and test.parquet to a folder that `load` reads, and return their paths.
+
+    Existing files are replaced; test.parquet is left out without held-out rows. Raises DataError if a file cannot be
+    written.
+    """
     tables = {"train": data.train, "test": data.held_out}
     paths = {folder / f"{split}.parquet": table for split, table in tables.items() if table is not None}
     for path, table in paths.items():
@@ -185,7 +191,7 @@ def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
 
 
 def kept(data: DataSet, keep: Callable[[str, Table], tuple[Table, Sequence[bool]]]) -> DataSet:
-    """Return a data set with only the rows that `keep` returns.
+    """Return a data set with only the rows that `keep` returns; its digest stays that of the original.
 
     `keep` is called with "train" or "held-out" and the table of that part. It returns the remaining rows, and whether
     each row remains.
@@ -210,13 +216,11 @@ def _by_set(table: Table, sets: Sequence[SetRows]) -> list[tuple[str, Table]]:
 
 
 def _joined(tables: Sequence[tuple[str, Table]], sourced: bool) -> Table | None:
-    """Return the rows of all tables, each with its source if `sourced`; None without tables."""
     parts = [(name, with_source(table, name) if sourced else table) for name, table in tables]
     return (joined(parts) if len(parts) > 1 else parts[0][1]) if parts else None
 
 
 def _held_out(spec: str, cache: Path, seed: int, columns: Columns) -> tuple[Loaded, Table]:
-    """Return the set of a `--held-out` with its held-out rows; of a file, these are all rows."""
     if not spec.startswith("hf:") and not Path(spec).exists() and split_weight(spec)[1] is not None:
         raise UsageError("a held-out set has no weight", where=f"--held-out {spec}", hint="leave it out")
     part = _loaded(spec, cache, seed, columns)

@@ -18,9 +18,9 @@ _STREAMS = 2**40
 
 @dataclass(frozen=True)
 class PromptSource:
-    """A source of `rows_per_step` prompts of `table` for each step, in an order that `seed` and the epoch determine.
+    """A source of `rows_per_step` prompts of `table` for each step, in an order that `seed` and the step determine.
 
-    `mixed` are sets with shares, in the order of their rows in `table`: the rows of each, and how many a step reads.
+    `mixed` has, for each set with a share, its number of rows and the rows that a step reads, in the order of `table`.
     """
 
     table: Any
@@ -29,11 +29,14 @@ class PromptSource:
     mixed: tuple[tuple[int, StepRows], ...] = ()
 
     def batch(self, step: int) -> Prompts:
-        """Return the prompts of one step."""
+        """Return the prompts of step `step`, counted from 0, in the order of `rows`."""
         return prompts_at(self.table, self.rows(step).tolist())
 
     def rows(self, step: int) -> Indices:
-        """Return the rows of one step: int64 [rows_per_step], all different."""
+        """Return the indices in `table` of one step's rows: int64 [rows_per_step], all different.
+
+        Raises DataError if a step reads more rows than the table, or a set, has.
+        """
         if not self.mixed:
             count = self.table.num_rows
             return batch_indices(seed=self.seed, step=step, batch=self.rows_per_step, count=count)
@@ -54,12 +57,12 @@ class FixedPrompts:
     rows: tuple[int, ...]
 
     def batch(self, step: int) -> Prompts:
-        """Return the prompts."""
+        """Return the prompts at `rows`, which are the same in every step."""
         return prompts_at(self.table, self.rows)
 
 
 def prompts_at(table: Any, rows: Sequence[int]) -> Prompts:
-    """Return the rows of a data set at these indices; a row's index is the identity of its prompt."""
+    """Return the prompts at these row indices of a data set, in the same order; an index is the prompt's `group`."""
     import pyarrow as pa
     import torch
 

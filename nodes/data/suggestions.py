@@ -27,9 +27,9 @@ def _suggestion(data_source: str) -> DataSuggestion:
 
 
 def suggested(*data_sources: str) -> dict[str, object]:
-    """Return the suggested settings, keyed by "op.setting", of a data source or the family before its slash.
+    """Return the suggested `max_tokens` for data sources, keyed by "op.setting"; {} if any source is unknown.
 
-    Of several sources, the longest responses count; the result is {} if one of them is unknown.
+    Of several suggestions the largest counts. A source is found by its name, or by the part before its slash.
 
     >>> suggested("digits"), suggested("digits", "my own")
     ({'generate.max_tokens': 4, 'refill.max_tokens': 4}, {})
@@ -40,7 +40,7 @@ def suggested(*data_sources: str) -> dict[str, object]:
 
 
 def batch_for(*data_sources: str) -> int:
-    """Return the suggested number of prompts in a step: the largest of several sources, and 16 for an unknown one.
+    """Return the suggested number of prompts in a step: the largest of one or more sources; 16 for an unknown one.
 
     >>> batch_for("addition"), batch_for("my own")
     (8, 16)

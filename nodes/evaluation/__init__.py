@@ -33,8 +33,9 @@ def accuracy(scores: Scores) -> Accuracy:
 def pass_at_k(scores: Scores, group: Group, *, k: Annotated[int, Field(ge=1)] = 1) -> Accuracy:
     """Return an unbiased estimate of the probability that at least one of `k` responses to a prompt has full marks.
 
-    It is the mean over prompts of 1 - C(n - c, k) / C(n, k), for n responses to a prompt, c of them with full marks.
-    The result is 0 without prompts. Raises LawError for a prompt with fewer than `k` responses.
+    The estimate is the mean over prompts of 1 - C(n - c, k) / C(n, k), for n responses to a prompt, c of them with full
+    marks. Scores and prompts (`group`) are [B]. The result is 0 without prompts. Raises LawError for a prompt with
+    fewer than `k` responses.
     Source: Chen et al. 2021 (Codex), arXiv 2107.03374, equation 1.
 
     >>> import torch

@@ -47,7 +47,7 @@ class Marks:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over prompts, and half the width of its 95% interval: None if all prompts have one value."""
+    """A mean over prompts, and half the width of its 95% interval; None if all prompts have the same value."""
 
     mean: float
     half_width: float | None
@@ -55,7 +55,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class ResponseLengths:
-    """Lengths of responses, in tokens."""
+    """The mean, the median and the maximum of the lengths of responses, in tokens."""
 
     mean: float
     median: float
@@ -63,7 +63,7 @@ class ResponseLengths:
 
     @classmethod
     def of(cls, tokens: Column) -> ResponseLengths:
-        """Return the mean, median and maximum of the numbers of tokens [B] of responses."""
+        """Return the lengths of one or more responses, given their numbers of tokens: int64 [B]."""
         import numpy as np
 
         return cls(float(np.mean(tokens)), float(np.median(tokens)), int(tokens.max()))
@@ -111,9 +111,9 @@ def reported(marks: Marks) -> ScoreReport:
 def estimate(values: Column) -> Estimate:
     """Return the mean of values [P], one for each prompt, and half its 95% interval: 1.96 · deviation / sqrt(P).
 
-    Prompts are the sample, not responses: the responses to one prompt are similar, so they count as one.
+    Give one value per prompt, not per response: the responses to one prompt are similar, so they count as one.
     Source: Miller 2024 (Adding Error Bars to Evals), arXiv 2411.00640: standard errors by clusters, here prompts.
-    Deviation: if all prompts have one value, the half width is None rather than 0.
+    Deviation: with one prompt, or if all prompts have one value, the half width is None rather than 0.
 
     >>> import numpy as np
     >>> accuracy = estimate(np.array([1.0, 0.0, 0.0, 1.0]))
@@ -146,7 +146,7 @@ def chance_at_k(n: int, c: int, k: int) -> float:
 
 
 def shown_ks(pass_at: Sequence[int]) -> list[int]:
-    """Return the k of `pass_at` to show: those that are powers of two, and the largest.
+    """Return the k of `pass_at` to show: powers of two, and the largest, in the given order.
 
     >>> shown_ks(range(1, 7))
     [1, 2, 4, 6]

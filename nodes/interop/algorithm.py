@@ -30,7 +30,7 @@ PLUMBING = REPORTS | {"logprobs", "critic_values", "entropy", "squared_probs", "
 
 @dataclass(frozen=True)
 class Update:
-    """How a model is trained: `minibatch` in prompts, 0 for the whole batch at once."""
+    """How a model is trained, as its `update` node says; `minibatch` is in prompts, 0 for the whole batch at once."""
 
     lr: float
     optimizer: str
@@ -54,7 +54,7 @@ class KL:
 
 @dataclass(frozen=True)
 class Surrogate:
-    """The policy's loss: its op, its settings, and whose log-probs it clips around."""
+    """The policy's loss: its op, its settings, and where the log-probs of its ratio come from (`old`)."""
 
     op: str
     settings: Mapping[str, Any] = field(hash=False)
@@ -62,13 +62,13 @@ class Surrogate:
 
     @property
     def aggregation(self) -> str | float:
-        """Return how terms are aggregated: a name such as `token-mean`, or the constant length for `sequence-sum`."""
+        """Return how terms are aggregated: a name such as `token-mean`, or the length for `sequence-sum`."""
         return _aggregation(self.settings)
 
 
 @dataclass(frozen=True)
 class ScoreTerm:
-    """A score that the advantages are computed from: its node, its rule, "" if a model scores, and its weight."""
+    """A score from which the advantages are computed: its node, its rule ("" if a model scores), and its weight."""
 
     node: str
     rule: str
@@ -81,10 +81,11 @@ class ScoreTerm:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The algorithm of a flow, in terms of its nodes. `estimator` is the op of its advantages, "" if unknown.
+    """The algorithm of a flow, in terms of its nodes. `estimator` is the op of the advantages, "" if unknown.
 
-    `scores` are all scores that its advantages are computed from. `aggregations` has the aggregation of each other term
-    of the policy's loss, by the name of its node; `choice` has how tokens are chosen by their covariance.
+    `scores` are all scores from which the advantages are computed. `aggregations` has the aggregation of each other
+    term of the policy's loss, by the name of its node; `choice` has the settings that choose tokens by their
+    covariance.
     """
 
     estimator: str
@@ -121,7 +122,7 @@ class Algorithm:
 
     @property
     def stop_ids(self) -> list[int]:
-        """Return the token ids that end a response, besides the model's end tokens."""
+        """Return the token ids that end a response in addition to the model's end tokens."""
         return [stop for stop in self.stop if isinstance(stop, int)]
 
     @property
@@ -131,12 +132,12 @@ class Algorithm:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Return the distinct rules of the scores; empty if only models score."""
+        """Return the distinct rules of the scores, in order; empty if only models score."""
         return tuple(dict.fromkeys(score.rule for score in self.scores if score.rule))
 
     @property
     def own_reward(self) -> bool:
-        """Return whether the other system needs a reward function written by the user."""
+        """Return whether the user must write a reward function: for several scores, or for a rule other than "data"."""
         return len(self.scores) > 1 or any(rule != "data" for rule in self.rules)
 
     @property
@@ -153,7 +154,7 @@ class Algorithm:
 
 
 def aggregation_text(aggregation: str | float) -> str:
-    """Return an aggregation as text; a number is the constant length of `sequence-sum`.
+    """Return an aggregation as text; a number is the length by which `sequence-sum` divides.
 
     >>> aggregation_text("token-mean"), aggregation_text(16.0)
     ('token-mean', 'sequence-sum / 16')
@@ -167,9 +168,9 @@ def settings_of(node: Node) -> Mapping[str, Any]:
 
 
 def read_algorithm(graph: Graph) -> Algorithm | None:
-    """Return the algorithm of a graph whose nodes have names; None if it trains no policy on responses that it samples.
+    """Return the algorithm of a graph; None if the graph trains no policy on responses that it samples.
 
-    Nodes that an algorithm has no field for are named in its `unsaid`.
+    The graph's nodes must have names. Nodes that have no field in an `Algorithm` are named in its `unsaid`.
     """
     reader = _AlgorithmReader(graph)
     updates = {node: list(_loss_terms(node)) for node in reader.nodes("update")}

@@ -22,9 +22,9 @@ SWITCHES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Change:
-    """A key that differs: its new value, None to remove it, and its old value, None if it had none.
+    """A key that differs: its new value, None to remove the key, and its old value, None if it had none.
 
-    `words` set it on a command line of the system.
+    `words` are the command-line words that set the key.
     """
 
     key: str
@@ -40,8 +40,9 @@ class Change:
 def changes(read: Imported, before: str, after: str) -> tuple[Change, ...]:
     """Return the keys to change in the command of the run `read`, so that it runs what the command `after` runs.
 
-    `before` is the run's own plan, exported as a command for the same version as `after`; the two are compared. The old
-    value of a key is the one that the run sets, or its default.
+    `before` is the run's own plan, exported as a command for the same version as `after`; the keys that differ between
+    the two commands are changed, unless the run has their new values already. The old value of a key is the one that
+    the run sets, or its default. Raises UsageError if a text has no command.
     """
     old_run, new_run = started(before), started(after)
     old, new = _texts(old_run), _texts(new_run)
@@ -59,7 +60,6 @@ def changes(read: Imported, before: str, after: str) -> tuple[Change, ...]:
 
 
 def _texts(run: StartedCommand) -> dict[str, str]:
-    """Return the keys of a command with their texts, and the switches of its keys, which are on."""
     texts = {key.key: key.text for key in run.overrides}
     return texts | {switch: "True" for key in texts if (switch := _switch(key)) and switch not in texts}
 

@@ -35,7 +35,7 @@ _FLAG = re.compile(r"-(?!(?:\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+|inf)\Z)")  # -0
 
 @dataclass(frozen=True)
 class CommandKey:
-    """A key of a command: its text, its line, and what in it only a running shell knows.
+    """A key of a command: its text, its line, and the names (`unset`) of what only a running shell knows in it.
 
     `guessed` names variables that have several values: the first is used.
     """
@@ -49,10 +49,10 @@ class CommandKey:
 
 @dataclass(frozen=True)
 class StartedCommand:
-    """What a command starts: the system, its module, and its keys in order.
+    """The training that a command starts: the system, its module, and the command's keys in order.
 
-    `unread` names variables that may hold further keys. `further_lines` are the lines of further commands that start a
-    training.
+    `options` are Hydra's own, such as `--config-name`. `unread` names variables that may hold further keys.
+    `further_lines` are the lines of further commands that start a training.
     """
 
     system: System
@@ -65,9 +65,10 @@ class StartedCommand:
 
 
 def started(text: str) -> StartedCommand:
-    """Return the first command in a shell script that trains a policy with verl or OpenRLHF.
+    """Return the first command in a shell script that trains a policy with verl or OpenRLHF; nothing is run.
 
-    Raises UsageError with the line and the word for a text without one, and for a word that is not a key and a value.
+    Raises UsageError with the line and the word for a text that is not a script or has no such command, for one that
+    only trains with NeMo RL or on given responses, and for a word that is not a key and a value.
     """
     starts, refusals = list[tuple[System, Word, Sequence[Word]]](), list[UsageError]()
     for command in commands(text):
@@ -156,7 +157,6 @@ def _overrides(words: Sequence[Word]) -> Iterator[CommandKey]:
 
 
 def _flags(words: Sequence[Word]) -> Iterator[CommandKey]:
-    """Yield flags with as many values as each takes in the newest version that has it."""
     remaining, newest_first = deque(words), [keys("openrlhf", version) for version in reversed(versions("openrlhf"))]
     while remaining:
         word = remaining.popleft()

@@ -36,7 +36,7 @@ _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.@-]+)(?:\s*,\s*([^${}]*))?\}"
 
 @dataclass
 class Config:
-    """The keys of a run. It remembers which keys were read, so that the others can be reported."""
+    """The keys of a run, which records the keys that were read, so that the other keys can be reported."""
 
     run: StartedCommand
     table: Keys
@@ -47,7 +47,7 @@ class Config:
 
     @classmethod
     def of(cls, run: StartedCommand, table: Keys | None = None) -> Config:
-        """Return the configuration of a run, with notes on what is unclear in it.
+        """Return the configuration of a run, with notes on what is unclear in the run.
 
         `table` has the known keys of one version. Without it, the version that knows the most keys of the run is used,
         and of several such versions the newest.
@@ -78,8 +78,8 @@ class Config:
     def get(self, *names: str) -> Scalar:
         """Return the value of the first of these keys that the run sets, else the first default, else None.
 
-        The keys then count as read. A key whose value only a running shell knows is skipped, and `unusable` says why;
-        if the run sets a key to null, no default is used.
+        All these keys then count as read. A key whose value only a running shell knows is skipped, and `unusable` says
+        why. If the run sets a key to null, no default is used. Adds a note for a value that is guessed.
         """
         self.read.update(names)
         is_null = False  # set to null, so no default is used
@@ -102,9 +102,9 @@ class Config:
         return next((value for value in values if value is not None), None)
 
     def integer(self, *names: str) -> int | None:
-        """Return the value of the keys, a whole number, or None if they have none.
+        """Return the value of the keys (see `get`) as a whole number; None if they have no value.
 
-        Raises UsageError with the line for any other value.
+        Raises UsageError with the line for any other value, and for a number beyond ±(2³¹ - 1).
         """
         value = self._number(names, "a whole number")
         if isinstance(value, float) and value.is_integer():
@@ -115,21 +115,21 @@ class Config:
         raise self._wrong(names, value, f"at most {MAX_INTEGER:,}" if is_large else "a whole number")
 
     def positive(self, *names: str) -> int:
-        """Return the value of the keys, a whole number above 0. Raises UsageError with the line for any other value."""
+        """Return the value of the keys (see `get`), a whole number above 0. Raises UsageError for any other value."""
         value = self.integer(*names)
         if value is None or value < 1:
             raise self._wrong(names, value, "a whole number above 0")
         return value
 
     def optional_positive(self, *names: str) -> int | None:
-        """Return the value of the keys, a whole number above 0, or None if they have none.
+        """Return the value of the keys (see `get`), a whole number above 0; None if they have no value.
 
         Raises UsageError with the line for any other value.
         """
         return None if self.integer(*names) is None else self.positive(*names)
 
     def number(self, *names: str) -> float | None:
-        """Return the value of the keys, a finite number, or None if they have none.
+        """Return the value of the keys (see `get`), a finite number; None if they have no value.
 
         Raises UsageError with the line for any other value.
         """
@@ -139,14 +139,17 @@ class Config:
         raise self._wrong(names, value, "a number")
 
     def share(self, *names: str) -> float:
-        """Return the value of the keys, above 0 and at most 1. Raises UsageError with the line for any other value."""
+        """Return the value of the keys (see `get`), a number above 0 and at most 1.
+
+        Raises UsageError with the line for any other value, and if there is none.
+        """
         value = self.number(*names)
         if value is None or not 0 < value <= 1:
             raise self.error("must be above 0, and at most 1", *names)
         return float(value)
 
     def flag(self, *names: str) -> bool:
-        """Return the value of the keys as a boolean, False without one; 0 and 1 are booleans too.
+        """Return the value of the keys (see `get`) as a boolean; 0 and 1 are booleans too, and no value is False.
 
         Raises UsageError with the line for any other value.
         """
@@ -156,22 +159,22 @@ class Config:
         raise self._wrong(names, value, "True or False")
 
     def text(self, *names: str) -> str:
-        """Return the value of the keys as text, "" if there is none."""
+        """Return the value of the keys (see `get`) as text; "" if they have no value."""
         value = self.get(*names)
         return "" if value is None else str(value)
 
     def error(self, what: str, *names: str) -> UsageError:
-        """Return a UsageError at the line of the first of these keys that the run sets, else of the command."""
+        """Return a UsageError at the line of the first of these keys that the run sets, or else of the command."""
         key = next((self.overrides[name] for name in names if name in self.overrides), None)
         return error_at(self.run.line, what, names[0]) if key is None else error_at(key.line, what, key.key)
 
     def imported(
         self, flow: ShippedFlow, run: SystemRun, *, settings: Iterable[tuple[str, Scalar]], **facts: Any
     ) -> Imported:
-        """Return this run as a flow; call it last, since it reports the keys that were not read until then.
+        """Return this run as a flow; call it last, because it reports the keys that were not read until then.
 
-        `run` has the places and layouts of roles. `facts` are the other fields of `Imported`: its models, those that it
-        does not use, its batch and its lengths.
+        `run` has the places and layouts of roles. `settings` are pairs of a setting and its value; None leaves the
+        setting out. `facts` are the other fields of `Imported`: models, unused models, batch and lengths.
         """
         ignored = {key.key: why for key in self.overrides.values() if (why := self._ignored(key))}
         # Words for a command of the system: no unknown values, no removals, no secrets.
@@ -193,7 +196,6 @@ class Config:
         )
 
     def _ignored(self, key: CommandKey) -> str:
-        """Return why a key is ignored, "" if it was read."""
         if key.key in self.unusable:
             return self.unusable[key.key]
         if key.key in self.read:
@@ -212,12 +214,10 @@ class Config:
         return NEEDLESS if value == default or is_empty else UNREAD
 
     def _default(self, name: str) -> Scalar:
-        """Return a default, also one that only another key may refer to: None for a list, a mapping or no value."""
         value = self.table.defaults.get(name)
         return value if isinstance(value, bool | int | float | str) else None
 
     def _resolve(self, name: str, text: str, value: Scalar) -> Scalar:
-        """Return a value with the keys that it refers to; None, with the reason, if they are unknown."""
         if not isinstance(value, str) or "${" not in value:
             return value
         parent = name.rpartition(".")[0]
@@ -237,7 +237,6 @@ class Config:
             return None
 
     def _number(self, names: Sequence[str], expected: str) -> Scalar:
-        """Return the value of a number; raise for an empty text, and note null where there is a default."""
         value, name = self.get(*names), next((name for name in names if name in self.overrides), "")
         if value is None and name and name not in self.unusable:
             if not self.overrides[name].text.strip():
@@ -251,7 +250,7 @@ class Config:
 
 
 def settings_text(settings: Iterable[tuple[str, Scalar]]) -> tuple[str, ...]:
-    """Return settings as `name=value` texts for `--set`; settings that are None are left out.
+    """Return settings as `name=value` texts for `--set`; settings whose value is None are left out.
 
     >>> settings_text([("policy.update.lr", 1e-6), ("score.by", "data"), ("gae.lam", None), ("whiten", True)])
     ('policy.update.lr=1e-06', 'score.by=data', 'whiten=true')
@@ -262,6 +261,8 @@ def settings_text(settings: Iterable[tuple[str, Scalar]]) -> tuple[str, ...]:
 
 def scalar(text: str) -> Scalar:
     """Return the boolean, number, None or string that a text represents in YAML or on a command line.
+
+    Quotes around a string are removed, and an empty text is None.
 
     >>> scalar("True"), scalar("1e-6"), scalar("'8'"), scalar("org/name"), scalar("null")
     (True, 1e-06, '8', 'org/name', None)
@@ -291,8 +292,8 @@ def is_number(value: object) -> TypeGuard[int | float]:
 def resolve_reference(text: str, value_of: Callable[[str], Scalar], depth: int = 0) -> Scalar:
     """Return the value that `${other.key}` or `${oc.select:other.key,default}` refers to.
 
-    `value_of` returns the value of a key, and `depth` counts the references that led to this one. Raises LookupError
-    for text of another form, and for references that nest more than 20 deep.
+    `value_of` returns the value of a key; if it is None, the default counts. `depth` is the number of references that
+    led to this one. Raises LookupError for text of another form, and for references that nest more than 20 deep.
 
     >>> resolve_reference("${a.b}", {"a.b": 3}.__getitem__), resolve_reference("${oc.select:no,5}", {"no": None}.get)
     (3, 5)

@@ -39,9 +39,10 @@ SHIPPED_NAMES: Mapping[Part, str] = {"policy": "policy", "critic": "critic", "re
 
 @dataclass(frozen=True)
 class Exported:
-    """Files by name, a note on each thing that the system does differently, and where and how it runs roles.
+    """The exported files by name, notes on what the system does differently, and where and how it runs roles.
 
-    `system_run` is read back from the files, None if they cannot run; the planner says whether it fits.
+    `system_run` is read back from the files, so that the planner can check whether it fits; None if the files cannot
+    run.
     """
 
     system: str
@@ -63,11 +64,13 @@ def export(
     """Return the files from which a system runs a plan, with notes on each thing that the system does differently.
 
     `version` is that of the system, by default the newest known one. `graph` is the plan's flow with the settings that
-    it was planned with, `longest` the lengths that it was forecast for, if the plan does not have them. The result's
-    notes, also at the head of the first file, begin with `notes`. If the system cannot run the files, a note says why.
+    it was planned with. `longest` are the lengths that the plan was forecast for, if the plan does not record them. The
+    result's notes, also at the head of the first file, begin with `notes`. If the system cannot run the files, a note
+    says why.
 
     Raises UnknownNameError for an unknown system or version, PlanError for a plan that does not record its models and
-    batch, and UsageError for a flow that trains no policy on responses that it generates.
+    batch, or whose models have adapters without a rank, and UsageError for a flow that trains no policy on responses
+    that it generates.
     """
     name = system_of(system)
     versions = exported_versions(name)
@@ -102,7 +105,6 @@ class _WrittenFlow:
 
 @lru_cache(maxsize=8)
 def _unwritten(written: _WrittenFlow) -> tuple[str, ...]:
-    """Return the settings that no file or note changes with."""
     spec = written.spec
 
     def text(graph: Graph) -> str:
@@ -113,7 +115,6 @@ def _unwritten(written: _WrittenFlow) -> tuple[str, ...]:
 
 
 def _files(spec: ExportSpec) -> dict[str, str]:
-    """Return the files of an export; what they have no place for is added to its notes."""
     values = VALUES[spec.system](spec)
     note_shared_limits(spec)
     values |= {
@@ -131,7 +132,6 @@ def _files(spec: ExportSpec) -> dict[str, str]:
 
 
 def _read_back(spec: ExportSpec, files: Mapping[str, str]) -> SystemRun:
-    """Return where and how a system runs what is written; roles that it does not name run as in the plan."""
     params = {name: spec.parts[part] for part, name in SHIPPED_NAMES.items() if part in spec.parts}
     if spec.system == "nemo-rl":
         run = nemo_rl_run(spec)

@@ -9,7 +9,7 @@ from nodes.interop.export_spec import ExportDevices, ExportSpec, RoleName, max_t
 
 
 def note_shared_limits(spec: ExportSpec) -> None:
-    """Add a note for each thing of a plan that no system can express, such as a node without a key."""
+    """Add a note to `spec` for each thing in a plan that no system can express, such as a node without a key."""
     for text in _of_the_flow(spec):
         spec.note(text)
     algorithm = spec.algorithm
@@ -31,7 +31,7 @@ def note_shared_limits(spec: ExportSpec) -> None:
 
 
 def note_aggregations(spec: ExportSpec, aggregation: str | float, how: str) -> None:
-    """Add a note for each loss term, other than the surrogate, that the system aggregates differently from the flow.
+    """Add a note for each loss term, other than the surrogate, that flow and system aggregate differently.
 
     `aggregation` is that of the system; `how` introduces it in the note, as in "verl aggregates all terms alike".
     """
@@ -41,7 +41,7 @@ def note_aggregations(spec: ExportSpec, aggregation: str | float, how: str) -> N
 
 
 def note_uneven(spec: ExportSpec, devices: ExportDevices, pool: str) -> None:
-    """Add a note if `devices` differ in number between machines, since the system then uses the fewest on each.
+    """Add a note if machines have different numbers of `devices`; the system then uses the minimum on each machine.
 
     `pool` is the name of their pool in the note.
     """
@@ -56,8 +56,8 @@ def note_uneven(spec: ExportSpec, devices: ExportDevices, pool: str) -> None:
 def trainer_pools(spec: ExportSpec, trainer: str) -> set[str]:
     """Return the names of the pools of policy, critic and reference, without the sampler's unless it is the policy's.
 
-    Adds a note for each critic or reference in another pool than the policy, since the system's trainer, which notes
-    call `trainer`, places all three together.
+    Adds a note for each critic or reference in another pool than the policy, since the system's trainer places all
+    three together. `trainer` is the trainer's name in notes.
     """
     home, sampling = spec.role("policy").pool, spec.role("sampler").pool
     pools = {home}
@@ -73,16 +73,16 @@ def trainer_pools(spec: ExportSpec, trainer: str) -> set[str]:
 
 
 def note_recomputed(spec: ExportSpec) -> None:
-    """Add a note that the system recomputes the log-probs for clipping, if the flow uses those from sampling."""
+    """Add a note that the system recomputes the log-probs for clipping, if the flow uses the sampler's log-probs."""
     if spec.algorithm.surrogate.old == "sampler":
         extra = "" if spec.recomputes_logprobs else ": one more forward pass"
         spec.note(f"the flow clips around the sampler's log-probs; {spec.name} recomputes them{extra}")
 
 
 def kl_estimator(spec: ExportSpec) -> str:
-    """Return the KL estimator for a system with only k1, k2 and k3, all without a straight-through gradient.
+    """Return the KL estimator, k1, k2 or k3, for a system without a straight-through gradient; "" without a KL.
 
-    Other estimators become k2, with a note. Returns "" if the flow has no KL.
+    An estimator with such a gradient, and "abs", become k2, with a note.
     """
     kl = spec.algorithm.kl
     if kl is None:

@@ -34,7 +34,7 @@ _FACTORS = {"": 1, "k": 1_000, "m": 1_000_000}
 
 @dataclass(frozen=True)
 class ExportDevices:
-    """Devices by machine: the number of each. The systems need the same number on each machine."""
+    """The number of devices on each machine, and the machines' names. A system uses the same number on each machine."""
 
     counts: tuple[int, ...]
     machines: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ class ExportModel:
 
     @classmethod
     def read(cls, text: str) -> ExportModel:
-        """Return the model for a name in a plan. Raises PlanError for adapters without a rank.
+        """Return the model for a name in a plan; alpha is twice the rank unless given. Raises PlanError without a rank.
 
         >>> ExportModel.read("org/name+lora=8"), ExportModel.read("org/name")
         (ExportModel(name='org/name', rank=8, alpha=16), ExportModel(name='org/name', rank=0, alpha=0))
@@ -81,7 +81,7 @@ class ExportModel:
 
 @dataclass(frozen=True)
 class LongestLengths:
-    """The longest prompt and response that a plan was forecast for, in tokens; None for the flow's own."""
+    """The longest prompt and response that a plan was forecast for, in tokens; None means the flow's own limit."""
 
     prompt_tokens: int
     response_tokens: int | None = None
@@ -89,10 +89,10 @@ class LongestLengths:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSpec:
-    """A plan and its algorithm for a version of a system, and notes on what that does differently.
+    """A plan and its algorithm for a version of a system, and notes on what the system does differently.
 
-    `parts` has the flow's parameter of each part, `extra_params` are parameters without one: a second reference. The
-    algorithm's `max_tokens` are those of the forecast, `flow_max_tokens` those of the flow.
+    `parts` has the flow's parameter for each part. `extra_params` are parameters without a part, such as a second
+    reference. The algorithm's `max_tokens` are those of the forecast, `flow_max_tokens` those of the flow.
     """
 
     system: System
@@ -129,32 +129,32 @@ class ExportSpec:
 
     @property
     def recomputes_logprobs(self) -> bool:
-        """Return whether the forecast step has a forward pass of the policy for log-probs of its responses."""
+        """Return whether the forecast step has a forward pass of the policy that recomputes log-probs."""
         role, tasks = self.role("policy").role, self.plan.step.tasks if self.plan.step is not None else ()
         return any(task.kind == "logprob" and task.role == role for task in tasks)
 
     @property
     def batch(self) -> int:
-        """Return the number of prompts that a step trains on; with a refill, those that remain after it."""
+        """Return the number of prompts that a step trains on; with a refill, at most the groups that it returns."""
         refill = self.algorithm.refill
         return min(refill["groups"], self.assumed.batch) if refill is not None else self.assumed.batch
 
     @property
     def minibatch(self) -> int:
-        """Return the number of prompts for one optimizer step of the policy."""
+        """Return the number of prompts for one optimizer step of the policy, at most those of the batch."""
         return min(self.algorithm.policy.minibatch or self.batch, self.batch)
 
     @property
     def lag(self) -> int:
-        """Return the lag of the weights that generate responses, in updates."""
+        """Return how old the weights that generate responses may be, in updates."""
         return self.role("sampler").lag
 
     def model(self, part: Part) -> ExportModel | None:
-        """Return the model of a part, or None if the flow does not have this part."""
+        """Return the model of a part; None if the flow lacks the part. Raises PlanError for adapters without a rank."""
         return ExportModel.read(self.assumed.models[self.parts[part]]) if part in self.parts else None
 
     def role(self, name: RoleName) -> PlacedRole:
-        """Return the placement of a role; if it is not placed, a role on one device with pool and engine ""."""
+        """Return the placement of a role; a role that is not placed has one device, pool "" and engine ""."""
         part, use = ROLES[name]
         role = f"{self.parts.get(part, '')}.{use}"
         absent = PlacedRole(role=role, pool="", engine="")
@@ -165,14 +165,14 @@ class ExportSpec:
         return self.role(name).pool != ""
 
     def devices(self, *pools: str) -> ExportDevices:
-        """Return the devices of these pools, counted by machine."""
+        """Return the devices of these pools, counted by machine; pools that the plan does not have count as empty."""
         machines = Counter(node for pool in self.plan.pools if pool.name in pools for node, _ in pool.devices)
         return ExportDevices(tuple(machines.values()), frozenset(machines))
 
     def row_tokens(self, name: RoleName) -> int:
-        """Return the tokens of one micro-batch on all devices that split its rows, from the plan or else from the flow.
+        """Return the tokens of one micro-batch on all devices that split its rows, from the plan or else the flow.
 
-        They are at least those of the longest row, and rounded up to a multiple of these devices.
+        The tokens are at least those of the longest row, rounded up to a multiple of the sequence-parallel degree.
         """
         update = (self.algorithm.critic if name == "critic" else None) or self.algorithm.policy
         role = self.role(name)
@@ -188,7 +188,7 @@ def export_spec(
     longest: LongestLengths | None = None,
     notes: Sequence[str] = (),
 ) -> ExportSpec:
-    """Return the data that the templates of a system's version are filled from: a plan, its algorithm and its models.
+    """Return the data for the templates of a system's version: a plan, its algorithm and its models.
 
     `longest` replaces the lengths that the plan records, and the result's notes begin with `notes`. Raises PlanError
     for a plan that does not record its models and batch, and UsageError for a flow that trains no policy on responses
@@ -226,7 +226,6 @@ def export_spec(
 
 
 def _parts(graph: Graph) -> dict[Part, str]:
-    """Return the parts of a flow's models, by what the graph does with them; of several of one kind, the first."""
     kinds = {node.name: node.op.kind for node in graph.all_nodes}
     judged = {node.name for node in graph.all_nodes if node.op.name == "judged"}
     trained, sampled = ({role.param for role in roles(graph) if role.use == use} for use in ("train", "sample"))
@@ -244,7 +243,9 @@ def _parts(graph: Graph) -> dict[Part, str]:
 
 
 def max_tokens(text: str) -> int | None:
-    """Return the largest number of tokens that a text of lengths names; None if it names none, as for a file.
+    """Return the largest number of tokens in a text of lengths; None if the text has none, as for a file.
+
+    `k` means thousand and `m` million. A value of `sigma` does not count.
 
     >>> max_tokens("512"), max_tokens("mean=2k,p99=16k"), max_tokens("rows.parquet:tokens")
     (512, 16000, None)

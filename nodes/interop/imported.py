@@ -15,7 +15,7 @@ USUAL_DEVICES = 8  # of a machine, where a run does not say
 
 @dataclass(frozen=True)
 class SharedDevices:
-    """Roles that share devices: how many in all, and how many on each machine."""
+    """Roles that share devices: the number of devices in all, and the number on each machine."""
 
     roles: tuple[str, ...]
     devices: int
@@ -24,10 +24,10 @@ class SharedDevices:
 
 @dataclass(frozen=True)
 class SystemRun:
-    """Where and how a system runs roles: who shares devices, and each role's engine, layout and settings.
+    """Where and how a system runs roles: the roles that share devices, and each role's engine, layout and settings.
 
-    `lag` is the age of the weights that generate responses, in updates. `rows_at_once` has the roles whose
-    micro-batches are counted in rows without padding; their token budgets assume that all rows have the maximum length.
+    `lag` is the age of the weights that generate responses, in updates. `rows_at_once` has the rows per micro-batch of
+    roles that count rows and pack them; their token budgets assume that all rows have the maximum length.
     """
 
     parts: tuple[SharedDevices, ...]
@@ -42,10 +42,10 @@ class SystemRun:
 class Imported(SystemRun):
     """A run of another system as a shipped flow, its settings, models and batch, and where its roles run.
 
-    `settings` are texts for `--set`. `unused` are models of the flow that the run does not have. `placement` names the
-    placement with these `parts`, if it has a name. `ignored` has the keys that nothing here depends on, each with the
+    `settings` are texts for `--set`. `unused` are models of the flow that the run does not have. `placement` is the
+    name of the placement with these `parts`, or "". `ignored` has the keys that do not affect the result, each with the
     reason, or with the nearest key if the system does not know it. `overrides` has all keys of the run with their
-    texts; `again` has the words of those that no plan holds, for a command of the system.
+    texts. `again` has the command-line words of keys that no plan contains, to be passed on to the system.
     """
 
     system: str
@@ -87,10 +87,10 @@ def model_with_adapters(name: str, rank: int, alpha: int) -> str:
 
 
 def machines_of(parts: Sequence[SharedDevices]) -> tuple[int, int]:
-    """Return the number of equal machines for these parts, and the devices of each, with the fewest devices unused.
+    """Return the number of equal machines that these parts need, and the devices of each, with the fewest unused.
 
     A part keeps its `devices_per_node` on each of its machines. Parts may share a machine, which then has at most 8
-    devices, or as many as the largest part has on one machine.
+    devices, or as many as the largest part has on one machine. Of equal choices, fewer machines win.
 
     >>> machines_of([SharedDevices(("a",), 12, 6), SharedDevices(("b",), 4, 2)])
     (2, 8)

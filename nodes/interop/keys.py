@@ -24,10 +24,11 @@ FOLDERS: Mapping[System, Path] = {system: Path(__file__).with_name(system.replac
 
 @dataclass(frozen=True)
 class Keys:
-    """What one version of a system reads: its keys with their defaults, None where there is none.
+    """The keys that one version of a system reads, with their defaults; None where there is none.
 
-    Below a key of `open` it accepts any key of a library. Keys of `added` are read, but are not in its configuration:
-    a command line writes them with a `+`. `values` is the number of values of a flag, where that is not one.
+    Below a key in `open`, the system accepts any key of a library. Keys in `added` are read although they are not in
+    its configuration: a command line writes them with a `+`. `values` is the number of values of a flag, if that is not
+    one.
     """
 
     system: System
@@ -47,7 +48,7 @@ class Keys:
         return key in self.defaults or key in self.added or key in self.open or any(p in self.open for p in parents)
 
     def irrelevant(self, key: str) -> bool:
-        """Return whether a key has no effect on the results of a step.
+        """Return whether a key is listed as one that does not affect the results of a step.
 
         >>> verl = keys("verl", "0.9.1")
         >>> verl.irrelevant("trainer.project_name"), verl.irrelevant("distillation.enabled")
@@ -56,7 +57,7 @@ class Keys:
         return _irrelevant(self.system).fullmatch(key) is not None
 
     def hint(self, key: str) -> str:
-        """Return a hint with the most similar key, preferably one with the same last name."""
+        """Return a hint that names the most similar key, preferably one with the same last name."""
         last = key.rpartition(".")[2]
         same = [name for name in self.defaults if name.rpartition(".")[2] == last]
         return nearest(key, same or self.defaults)

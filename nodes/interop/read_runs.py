@@ -16,20 +16,21 @@ MAX_DEPTH = 50
 
 
 def read_command(text: str) -> Imported:
-    """Return the run that a launch script of verl or OpenRLHF starts.
+    """Return the run that a launch script of verl or OpenRLHF starts; nothing is run.
 
     Variables, defaults, arrays and arithmetic are substituted; keys that need a running shell are among `ignored`.
-    Raises UsageError, with the line and the word, for text that is not a script, that starts no training, or whose
-    numbers contradict each other.
+    Raises UsageError, with the line and the word, for text that is not a script or starts no training, and for a run
+    that names no model or whose numbers are invalid or contradict each other.
     """
     run = started(text)
     return read_verl(Config.of(run)) if run.system == "verl" else read_openrlhf(Config.of(run))
 
 
 def read_yaml(text: str) -> Imported:
-    """Return the run of a verl configuration in YAML, which may be whole or only have what differs from the defaults.
+    """Return the run of a verl configuration in YAML: a whole one, or only the keys that differ from the defaults.
 
-    Raises UsageError, with the line, for text that is not YAML and for numbers that contradict each other.
+    Raises UsageError, with the line, for text that is not YAML, and for a run that names no model or whose numbers are
+    invalid or contradict each other.
     """
     keys = keys_of_yaml(text)
     inherited = tuple(
@@ -44,10 +45,10 @@ def read_yaml(text: str) -> Imported:
 
 
 def keys_of_yaml(text: str) -> tuple[CommandKey, ...]:
-    """Return the keys of a YAML text with their lines, including Hydra's own (`defaults`, `hydra`).
+    """Return the keys of a YAML text, in the order of their lines, including Hydra's own (`defaults`, `hydra`).
 
-    Raises UsageError with the line for text that is too long, too deep or no YAML mapping, and for repeated keys or an
-    alias.
+    Raises UsageError with the line for text of over 200,000 characters, that nests over 50 deep or is not a mapping,
+    and for repeated keys or an alias.
     """
     import yaml  # type: ignore[import-untyped, unused-ignore]
 
@@ -92,7 +93,6 @@ def _leaves(root: Any) -> tuple[CommandKey, ...]:
 
 
 def _text(node: Any) -> str:
-    """Return a scalar's text, quoted if quotes make it a string; a list as Hydra writes it."""
     if node.id == "sequence":
         return f"[{','.join(_text(item) if item.id != 'mapping' else '{…}' for item in node.value[:1000])}]"
     if node.id == "mapping":

@@ -23,15 +23,15 @@ Quote = Callable[[Any], str]
 
 
 class Remark(str):
-    """A text for a comment, always one line."""
+    """A text for a comment, which is always one line."""
 
     def __new__(cls, text: str) -> Remark:
-        """Return the text with a space for each letter that is not printable."""
+        """Return the text with a space in place of each character that is not printable."""
         return super().__new__(cls, "".join(letter if letter.isprintable() else " " for letter in text))
 
 
 def hydra(value: Any) -> str:
-    """Return a value as written in a Hydra override, quoted for a shell.
+    """Return a string, number, boolean, None or list as written in a Hydra override, quoted for a shell.
 
     >>> hydra(True), hydra("org/name"), shlex.split(hydra("two words")), hydra(["a", 0.5])
     ('True', 'org/name', ["'two words'"], "'[a,0.5]'")
@@ -40,7 +40,7 @@ def hydra(value: Any) -> str:
 
 
 def flag(value: Any) -> str:
-    """Return a value as written after a command-line flag, quoted for a shell.
+    """Return a string, number, boolean or None as written after a command-line flag, quoted for a shell.
 
     >>> flag("two words"), flag(1e-6)
     ("'two words'", '1.0e-06')
@@ -49,7 +49,7 @@ def flag(value: Any) -> str:
 
 
 def yaml(value: Any) -> str:
-    """Return a YAML value that OmegaConf reads as itself: JSON, with `${` escaped.
+    """Return a string, number, boolean or None as YAML that OmegaConf reads as the same value; `${` is escaped.
 
     >>> yaml("a: b"), yaml(None), yaml(1e-6)
     ('"a: b"', 'null', '1.0e-06')
@@ -61,7 +61,6 @@ def yaml(value: Any) -> str:
 
 
 def _literal(value: Any) -> str:
-    """Return a number as YAML 1.1, Hydra and a shell all read it, or a word."""
     if isinstance(value, bool) or value is None:
         return "null" if value is None else str(value)
     mantissa, e, exponent = repr(value).partition("e")
@@ -91,7 +90,8 @@ QUOTES: Mapping[str, Quote] = {"verl": hydra, "openrlhf": flag, "nemo-rl": yaml,
 def render(name: str, quote: str, values: Mapping[str, Any]) -> str:
     """Return the text of a template with `values` filled in, each quoted for its place.
 
-    `name` is the template's path below `nodes/interop`; `quote` is a key of `QUOTES`, a system or "shell".
+    `name` is the template's path below `nodes/interop`; `quote` is a key of `QUOTES`, a system or "shell". A name that
+    the template uses and `values` lacks raises jinja2's UndefinedError.
     """
     return str(_environment(quote).get_template(name).render(values))
 

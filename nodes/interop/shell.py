@@ -40,15 +40,15 @@ _IN_DOUBLE_QUOTES = re.compile(r"""(?:[^"\\$`]|\\(?![$"\\`\n]))+""")
 
 
 def error_at(line: int, what: str, word: str = "") -> UsageError:
-    """Return a UsageError about a word on a line of a script."""
+    """Return a UsageError at a line of a script, whose text is `what` about `word`; "" names no word."""
     return UsageError(f"`{word}`: {what}" if word else what, where=f"line {line}")
 
 
 @dataclass
 class Word:
-    """A word with its variables substituted, its line, and what in it only a running shell knows.
+    """A word with its variables substituted, its line, and the names of values in it that only a running shell knows.
 
-    `guessed` names variables that are assigned in several branches: the first is used. `raw` is the text before
+    `guessed` names variables that are assigned in several branches: the first value is used. `raw` is the text before
     substitution, as another shell reads it. A word with a `quoted` part is a word even if it is empty.
     """
 
@@ -76,10 +76,11 @@ Command = tuple[Word, ...]
 def commands(text: str) -> list[Command]:
     """Return the commands of a shell text in order, including those under conditions and those for other shells.
 
+    Nothing is run. Raises UsageError with the line for text of over a million characters, and for text that is not a
+    script, for example because a quote is never closed.
+
     >>> [word.text for word in commands("N=2; run -n $((N * 4)) 'a b'  # twice")[0]]
     ['run', '-n', '8', 'a b']
-
-    Raises UsageError with the line for text that is too long or not a script; for example, a quote is never closed.
     """
     if len(text) > MAX_CHARACTERS:
         raise error_at(1, f"more than {MAX_CHARACTERS:,} characters are not a launch script")
@@ -87,8 +88,6 @@ def commands(text: str) -> list[Command]:
 
 
 class _Shell:
-    """Reads a text once, from start to end."""
-
     def __init__(self, text: str, line: int = 1, parent: _Shell | None = None) -> None:
         self.text, self.position, self.first_line = text, 0, line
         self.newlines = [match.start() for match in re.finditer("\n", text)]
@@ -286,7 +285,6 @@ class _Shell:
     # ---------------------------------------------------------------------------------------- references
 
     def _reference(self, fields: list[Word], quoted: bool) -> None:
-        """Substitute the variable or the expression here, and name what only a running shell knows."""
         part, letter, start = fields[-1], self.peek(), self.position
         self.position += 1
         if letter == "`":
@@ -315,7 +313,6 @@ class _Shell:
         part.raw += self.text[start : self.position]
 
     def _parameter(self, fields: list[Word], quoted: bool) -> None:
-        """Substitute `${NAME}`, `${NAME[@]}`, `${NAME:-default}`; name any other expansion."""
         line = self.line
         content = self.take_balanced("{", "}")
         match = _PARAMETER.fullmatch(content)
@@ -380,7 +377,6 @@ class _Shell:
 
 
 def _scripts(words: Sequence[Word]) -> Iterator[tuple[str, int]]:
-    """Yield the text that a command hands to another shell, and its line: `eval TEXT`, `srun … bash -c TEXT`."""
     if words[0].text == "eval":
         yield " ".join(map(_script, words[1:])), words[0].line
         return

@@ -24,7 +24,7 @@ _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 class Unknown(Exception):
-    """An expression whose value only a running shell knows; `name` says which."""
+    """An expression whose value only a running shell knows; `name` is the expression or the variable."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -32,12 +32,15 @@ class Unknown(Exception):
 
 
 def evaluate(text: str, value_of: Callable[[str], str]) -> int:
-    """Return the value of an expression of + - * / % and brackets; `value_of` returns the text of a variable.
+    """Return the value of an integer expression of + - * / % and brackets; division rounds towards zero, as in a shell.
+
+    `value_of` returns the text of a variable; it may raise KeyError.
 
     >>> evaluate("(1024 * N) / 3", {"N": "2"}.__getitem__)
     682
 
-    Raises Unknown for any other expression, and for a variable that is not a number.
+    Raises Unknown for any other expression, for one of over 500 characters or with a number beyond ±2⁶³, and for a
+    variable that is not a number.
     """
     plain = re.sub(r"\$\{?(\w+)\}?", r"\1", text).strip()
     if len(plain) > MAX_CHARACTERS:

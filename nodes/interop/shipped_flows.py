@@ -13,7 +13,7 @@ from nodes.interop.imported import SharedDevices
 
 @dataclass(frozen=True)
 class ShippedFlow:
-    """A shipped flow: its models, its sampler and its loss, and the settings of its KL and its entropy bonus."""
+    """A shipped flow: its models, its sampler, its loss, and the settings of its entropy bonus and KL ("" if none)."""
 
     name: str
     params: tuple[str, ...] = ("policy",)
@@ -24,7 +24,7 @@ class ShippedFlow:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Return the roles of the flow, such as `policy.train`."""
+        """Return the roles of the flow's models, such as `policy.train`, in order."""
         uses = {"policy": ("train", "sample"), "critic": ("train",), "ref": ("infer",)}
         return tuple(f"{param}.{use}" for param in self.params for use in uses[param])
 
@@ -35,7 +35,7 @@ class ShippedFlow:
 
     @property
     def kl_in_loss(self) -> bool:
-        """Return whether the flow adds the KL to the loss, not to the reward."""
+        """Return whether the flow adds the KL to the loss; False if it adds the KL to the reward, or has none."""
         return self.kl.startswith("policy.update")
 
 
@@ -75,7 +75,7 @@ PLACEMENTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 
 def placement_of(flow: ShippedFlow, parts: Sequence[SharedDevices]) -> str:
-    """Return the first named placement that groups the flow's roles as `parts` do, "" if there is none.
+    """Return the name of the first named placement that groups the flow's roles as `parts` do; "" if there is none.
 
     >>> placement_of(FLOWS["gpg"], [SharedDevices(("policy.train", "policy.sample"), 8, 8)])
     'hybrid:verl'

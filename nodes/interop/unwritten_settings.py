@@ -21,10 +21,10 @@ SHARED_KINDS = frozenset({"generate", "update"})  # kinds whose nodes share one 
 
 
 def unwritten_settings(graph: Graph, unsaid: tuple[str, ...], write: Callable[[Graph], str]) -> tuple[str, ...]:
-    """Return a text `node.setting=value` for each setting of a graph that the text from `write` does not depend on.
+    """Return the settings of a graph, as `node.setting=value`, that do not change the text which `write` returns.
 
-    These are left out: settings that have their default or change only speed and memory, nodes that only report, and
-    nodes named in `unsaid`, since a note names them already.
+    To find them, other values are written for each setting. These are left out: settings that have their default or
+    change only speed and memory, nodes that only report, and nodes named in `unsaid`, since a note names them already.
     """
     text, lost, written = write(graph), list[tuple[Node, str]](), list[tuple[Node, str]]()
     for node in graph.all_nodes:
@@ -68,7 +68,6 @@ def _with_other_values(graph: Graph, owner: Node, name: str, write: Callable[[Gr
 
 
 def _is_shared(node: Node, name: str, written: list[tuple[Node, str]]) -> bool:
-    """Return whether another node of this kind writes the same value."""
     value = settings_of(node)[name]
     if (node.op.kind, name, value) == ("generate", "temperature", 0.0):
         return True  # a note names the estimator that reads greedy responses, if a system does not have it

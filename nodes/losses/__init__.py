@@ -63,8 +63,9 @@ def policy_gradient(
     weights: Annotated[ImportanceWeights | None, Corrects()] = None,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return the plain policy gradient: -A·log p, without a ratio or a clip; `weights` [B, T] multiply the terms.
+    """Return the loss of the plain policy gradient: -A·log p, without a ratio or a clip.
 
+    `weights` [B, T] multiply the terms.
     Source: Chu et al. 2025 (GPG), arXiv 2504.02546, equation 4; Williams 1992 (REINFORCE).
     """
     terms = -gains(advantages, mask) * masked(new.data, mask)
@@ -112,7 +113,7 @@ def dppo_loss(
     most: Annotated[float, Field(ge=1)] = 20.0,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return the policy gradient -A·sg(min(r, most))·log p, 0 for tokens whose probability moved too far already.
+    """Return the loss -A·sg(min(r, most))·log p, with 0 for tokens whose probability moved too far already.
 
     r = exp(new - old), with its log clamped to ±20; sg stops the gradient. The term of a token is 0 if its probability
     moved by more than `eps` in the direction of its advantage: up where A > 0, down elsewhere. The distance is the
@@ -170,13 +171,16 @@ def value_loss(
 
 @node(metrics=(Metric("nll", "nats", headline=True, about="mean of -log p over tokens; exp of it is the perplexity"),))
 def cross_entropy(new: Annotated[LogProbs, By.TRAINED], mask: Mask, *, aggregation: How = MEAN) -> Loss:
-    """Return minus the log-prob of each token: the loss of supervised fine-tuning on the responses."""
+    """Return the negative log-likelihood loss of supervised fine-tuning: minus the log-prob of each response token."""
     terms = -masked(new.data, mask)
     return Loss.of(terms, mask, aggregation, [mean_of("nll", terms, mask)])
 
 
 @node(metrics=(Metric("policy_entropy", "nats", about="mean entropy of the policy being trained"),))
 def entropy_bonus(entropy: Annotated[Entropy, By.TRAINED], mask: Mask, *, aggregation: How = MEAN) -> Loss:
-    """Return minus the entropy, so a positive factor rewards it: `+ 0.01 * entropy_bonus(entropy(pi, r), mask)`."""
+    """Return minus the entropy as a loss, so that a positive factor raises the entropy.
+
+    For example: `loss + 0.01 * entropy_bonus(entropy(pi, r), mask)`.
+    """
     terms = -masked(entropy.data, mask)
     return Loss.of(terms, mask, aggregation, [mean_of("policy_entropy", -terms, mask)])

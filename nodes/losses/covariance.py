@@ -60,10 +60,10 @@ def top_covariance(
     *,
     fraction: Annotated[float, Field(gt=0, le=1)] = 2e-4,
 ) -> Chosen:
-    """Return the choice of the tokens of largest covariance: [B, T], 1 where chosen, else 0.
+    """Return a choice of the tokens with the largest covariance: [B, T], 1 where chosen, else 0.
 
     A token's covariance is (A - mean A)·(log p - mean log p), with means over the batch's tokens. The number of chosen
-    tokens is max(1, `fraction` of all tokens, rounded down). Of equal covariances those of earlier rows are chosen.
+    tokens is max(1, `fraction` of all tokens, rounded down). Among equal covariances, earlier tokens are chosen.
     Source: Cui et al. 2025 (KL-Cov), arXiv 2505.22617. Deviation: the covariance is computed once, from the log-probs
     at sampling, not from the newest ones in each micro-batch, so the loss does not depend on how the batch is split.
     """
@@ -84,7 +84,7 @@ def clip_cov_loss(
     eps_high: Annotated[float | None, Field(gt=0)] = None,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return the clipped surrogate, 0 at the chosen tokens: these have no gradient, but count in the mean.
+    """Return the clipped surrogate loss with 0 at the chosen tokens, which have no gradient but count in the mean.
 
     The surrogate is max(-A·r, -A·clip(r, 1 - eps, 1 + eps_high)) with r = exp(new - old), its log clamped to ±20;
     `eps_high` is `eps` unless set. `weights` [B, T] multiply the terms. `high_covariance` chooses the tokens.
@@ -144,7 +144,6 @@ def _random_numbers(ids: Responses, mask: Mask, key: Key) -> Tensor:
 
 
 def _first(score: Tensor, allowed: Tensor, covariance: Tensor, old: LogProbs, mask: Mask, fraction: float) -> Chosen:
-    """Choose the allowed tokens of the lowest score, at most max(1, `fraction` of all tokens)."""
     import torch
 
     count = max(1, int(fraction * float(mask.data.sum())))

@@ -30,7 +30,7 @@ def gspo_loss(
     eps: Annotated[float, Field(gt=0)] = 3e-4,
     eps_high: Annotated[float | None, Field(gt=0)] = 4e-4,
 ) -> Loss:
-    """Return the clipped surrogate of the response's ratio: s = exp(mean over its tokens of new - old).
+    """Return the clipped surrogate loss of each response's ratio s = exp(mean over its tokens of new - old).
 
     The ratio of each token has the value of its row's s and the gradient of the token's log-prob, so advantages may
     differ between tokens. The default bounds are the paper's, much tighter than those of token ratios; `eps_high` None
@@ -59,11 +59,11 @@ def gmpo_loss(
     eps: Annotated[float, Field(gt=0)] = 0.4,
     eps_high: Annotated[float | None, Field(gt=0)] = None,
 ) -> Loss:
-    """Return -A·g, where g is the geometric mean of the row's clipped token ratios.
+    """Return the loss -A·g of each response, where g is the geometric mean of its clipped token ratios.
 
-    Log-ratios new - old are clamped to ±20, and clipped in the direction of the advantage: to at most `eps_high`
-    (`eps` unless set) where A > 0, and to at least -`eps` where A < 0. The loss is the mean over rows with a token.
-    With token advantages, the sign of each decides how its token is clipped (0 counts as ratio 1), and A is their
+    Log-ratios new - old are clamped to ±20, and clipped in the direction of the advantage: to at most `eps_high` (`eps`
+    unless set) where A > 0, and to at least -`eps` where A < 0. The loss is the mean over rows with a token. With token
+    advantages, each token's own advantage decides how the token is clipped (0 counts as ratio 1), and A is the row's
     mean. The geometric mean of a row's `weights` [B, T] multiplies its term.
     Source: Zhao et al. 2025 (GMPO), arXiv 2507.20673, with its clip at (e^-0.4, e^0.4).
     """

@@ -58,11 +58,11 @@ def row_means(values: Tensor, mask: Mask) -> Tensor:
 def surrogates(ratio: Tensor, gain: Tensor, eps: float, eps_high: float | None) -> tuple[Tensor, Tensor]:
     """Return both branches of the clipped surrogate: -A·r and -A·clip(r, 1 - eps, 1 + eps_high), [B, T] each.
 
-    r is `ratio` and A is `gain`; `eps_high` is `eps` if it is None.
+    r is `ratio` and A is `gain`, both [B, T]; None for `eps_high` means `eps`.
     """
     return -gain * ratio, -gain * ratio.clamp(1 - eps, 1 + (eps if eps_high is None else eps_high))
 
 
 def mean_of(name: str, values: Tensor, mask: Mask) -> Measure:
-    """Return a measure with this name: the mean of values [B, T] over the tokens that the mask keeps."""
+    """Return a measure called `name`: the mean of values [B, T] over the tokens that the mask keeps."""
     return Measure(name, float(masked(values.detach(), mask).sum()), float(mask.data.sum()))

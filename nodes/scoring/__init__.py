@@ -60,17 +60,17 @@ def score(
     `by` is the name of a shipped rule, a function at a module's top level, `path.py:name`, or "data": then each row's
     `data_source` selects its rule, and a row whose `reward_model.style` is "model" is refused. The rule is called once
     per response, with the arguments that its parameters name: `response`, `ground_truth`, `finished`, `prompt`, and any
-    column of the data set. `workers` processes call it, each within `limit_s` seconds per response. All responses
+    column of the data set. `workers` processes call the rule, each within `limit_s` seconds per response. All responses
     together may take `call_limit_s` seconds: by default a quarter of `limit_s` per response of a worker, and at least
-    12 times `limit_s`. If a rule raises, hangs, or returns no number, the run fails, or the response scores `on_error`;
-    a response that a shipped rule cannot read, or on which it hangs, scores 0. `format_score` is passed to a rule that
-    has this parameter.
+    12 times `limit_s`. If a rule raises, hangs, or returns no number, the run fails with RuleError, or the response
+    scores `on_error`; a response that a shipped rule cannot read, or on which it hangs, scores 0. `format_score` is
+    passed to a rule that has this parameter.
 
     Rules run confined: without network, keys, or files other than their code. `allow` lists further permissions:
-    "network", "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined".
-    With `confined`, any rule that this machine cannot confine is refused, also one that only compares text. Programs
-    that a model wrote run confined, one process for each test, or not at all; `limit_s` is then the limit of one test.
-    `sandbox` is the URL of a SandboxFusion server that runs them instead.
+    "network", "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined". With
+    `confined`, any rule that this machine cannot confine is refused, also one that only compares text. Programs that a
+    model wrote always run confined, in one process per test; `limit_s` is then the limit of one test. `sandbox` is the
+    URL of a SandboxFusion server that runs these programs instead of this machine.
     """
     import torch
 
@@ -99,9 +99,9 @@ def score(
 
 
 def measures_of_extras(extras: Sequence[Extras]) -> list[Measure]:
-    """Return the mean of each number that a rule returned besides its score, over the responses that have it.
+    """Return one measure for each number that rules returned besides scores: its mean over the responses that have it.
 
-    A name that a metric of `score` has gets `rule_` before it. Only the first 64 names are used.
+    A name that `score` uses for a metric of its own gets the prefix `rule_`. Only the first 64 names are used.
     """
     numbers = dict[str, list[float]]()
     for extra in extras:
@@ -112,7 +112,10 @@ def measures_of_extras(extras: Sequence[Extras]) -> list[Measure]:
 
 
 def measures_of(scores: Tensor, groups: Tensor) -> list[Measure]:
-    """Return the metrics of scores [B] of responses to the prompts `groups` [B]: mean, full marks, best, solved."""
+    """Return four measures of scores [B]: `reward`, `full_marks`, `best` and `solved`, as `OF_SCORES` describes them.
+
+    `groups` [B] is the prompt of each response.
+    """
     import torch
 
     prompts, index = torch.unique(groups, return_inverse=True)

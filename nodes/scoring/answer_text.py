@@ -41,7 +41,7 @@ def tagged_answer(response: str) -> str | None:
 
 
 def braced(text: str, start: int) -> str | None:
-    r"""Return the text between the brace at `start` and the brace that closes it; None if none does.
+    r"""Return the text between the brace at `start` and its closing brace; None if that brace is missing.
 
     >>> braced(r"\boxed{\frac{1}{2}} or so", 6), braced("{1", 0)
     ('\\frac{1}{2}', None)
@@ -65,10 +65,10 @@ def last_boxed(text: str) -> str | None:
 
 
 def last_boxed_of_math(text: str) -> str | None:
-    r"""Return the contents of the last box, as the scorer of MATH finds it; None if it finds none.
+    r"""Return the contents of the last box, as the scorer of MATH finds it; None without such a box.
 
-    That is the text after the last `\boxed ` up to a `$`, if there is such a box, and else the contents of the last
-    `\boxed`, if a brace follows it.
+    After the last `\boxed ` these are the text up to a `$`. Only without any `\boxed `, they are what the braces after
+    the last `\boxed` contain.
 
     Source: Hendrycks et al. 2021 (MATH), arXiv 2103.03874, `last_boxed_only_string` of its repository.
 
@@ -103,10 +103,11 @@ _AFTER_UNITS = (("\\\\%", ""), ("\\%", ""), (" .", " 0."), ("{.", "{0."))
 
 
 def normal_math(text: str) -> str:
-    r"""Return the normal form in which the scorer of MATH compares answers. Raises ValueError where that scorer fails.
+    r"""Return the normal form in which the scorer of MATH compares answers.
 
     Spaces, `\left`, `\right`, `\$`, `\%`, degrees and a unit after `\text{ ` are dropped, as is a left-hand side of at
-    most two characters; `\tfrac` is `\frac`, and `\frac12`, `\sqrt3`, `1/2` and `0.5` get their braces.
+    most two characters; `\tfrac` becomes `\frac`, and `\frac12`, `\sqrt3`, `1/2` and `0.5` get their braces. Raises
+    ValueError, as that scorer does, for two units and for `\sqrt` or `\frac` without an argument.
 
     Source: Hendrycks et al. 2021 (MATH), arXiv 2103.03874, `is_equiv` of its repository.
 
@@ -159,7 +160,7 @@ def _slash_as_fraction(text: str) -> str:
 
 
 def equal_math(answer: str, truth: str) -> bool:
-    r"""Return whether two answers have the same normal form of MATH; if one has none, whether they are the same text.
+    r"""Return whether two answers have the same normal form of MATH; if either has none, whether the texts are equal.
 
     >>> equal_math(r"\dfrac{1}{2}", "0.5"), equal_math(r"5\sqrt", r"5\sqrt"), equal_math("0.50", "0.5")
     (True, True, False)
@@ -186,13 +187,13 @@ _BARE_FRACTION, _BARE_ROOT = re.compile(r"frac([^{])(.)"), re.compile(r"sqrt([^{
 
 
 def normal_minerva(text: str) -> str:
-    r"""Return the normal form in which Minerva's evaluation, and DAPO's, compares answers.
+    r"""Return the normal form in which the evaluations of Minerva and DAPO compare answers.
 
-    Only what follows the last `=` counts. Spaces and the units that occur in MATH are dropped, of a text with `$…$`
-    the formula is kept, `\text{…}` and the like are unwrapped, and `\frac12`, `\sqrt3` get their braces.
+    Only the text after the last `=` counts. Spaces and units that occur in MATH are dropped, a line with `$…$` is
+    reduced to that formula, `\text{…}` and the like are unwrapped, and `\frac12`, `\sqrt3` get their braces. The time
+    is quadratic in the length of the text, so the caller must limit that length.
 
-    Source: Lewkowycz et al. 2022 (Minerva), arXiv 2206.14858, appendix D.1. The text is bounded by the caller: the
-    time of unwrapping is quadratic in its length.
+    Source: Lewkowycz et al. 2022 (Minerva), arXiv 2206.14858, appendix D.1.
 
     >>> normal_minerva(r"x = $\frac12$ meters"), normal_minerva("1,000"), normal_minerva(r"\text{(A)}")
     ('\\frac{1}{2}', '1000', '(A)')
@@ -209,7 +210,6 @@ def normal_minerva(text: str) -> str:
 
 
 def _formula_of(line: str) -> str:
-    """Return the first `$…$` of a line, or the line if it has none."""
     parts = line.split("$", 2)
     return f"${parts[1]}$" if len(parts) == 3 else line
 

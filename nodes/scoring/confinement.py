@@ -59,6 +59,8 @@ class Allowed:
 def allowed(words: Sequence[str]) -> Allowed:
     """Return the permissions that the words of the setting `allow` give a rule. Raises RuleError for an unknown word.
 
+    Of several "memory=…", the largest counts.
+
     >>> allowed(["network", "env=JUDGE_KEY", "memory=8GiB"]).variables
     ('JUDGE_KEY',)
     """
@@ -77,10 +79,10 @@ def allowed(words: Sequence[str]) -> Allowed:
 
 
 def environment(variables: Mapping[str, str], scratch: str, names: Sequence[str] = ()) -> dict[str, str]:
-    """Return the environment variables of a grader process.
+    """Return the environment variables of a confined process.
 
-    These are the variables of `variables` for program paths, language and threads, and those in `names`; the home and
-    temporary folders are `scratch`.
+    These are the variables for program paths, language and numbers of threads (default 1), and those in `names`, with
+    the values in `variables`. The home and temporary folders are `scratch`.
 
     >>> environment({"PATH": "/bin", "WANDB_API_KEY": "secret"}, "/tmp/scratch")["HOME"]
     '/tmp/scratch'
@@ -93,7 +95,7 @@ def environment(variables: Mapping[str, str], scratch: str, names: Sequence[str]
 
 @functools.cache
 def lacks() -> str:
-    """Return what this machine lacks to confine a process, as text; "" if it lacks nothing."""
+    """Return a sentence that says what this machine lacks to confine a process; "" if it lacks nothing. Cached."""
     if sys.platform != "linux":
         return f"the kernel of {sys.platform} has no Landlock"
     try:
@@ -110,18 +112,18 @@ def lacks() -> str:
 
 
 def system_paths() -> list[str]:
-    """List what any confined process can read: the system's programs and libraries, this Python, its packages."""
+    """Return the paths that any confined process can read: system programs, libraries, this Python and its packages."""
     return existing((*_SYSTEM, *python_folders()))
 
 
 def existing(paths: Sequence[str]) -> list[str]:
-    """List the paths that exist, each once."""
+    """Return the paths that exist, in order and without duplicates."""
     return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 
 @functools.cache
 def python_folders() -> tuple[str, ...]:
-    """Return the folders of this Python and of its installed packages."""
+    """Return the folders of this Python and of its installed packages, and the files of the interpreter itself."""
     import site
 
     paths = sysconfig.get_paths()

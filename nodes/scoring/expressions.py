@@ -41,7 +41,7 @@ _WITHOUT_BRACES = str.maketrans("", "", "{}()")
 
 
 def unwrapped_text(text: str) -> str:
-    r"""Return the contents of a `\text{…}` that is the whole of a one-line text, else the text.
+    r"""Return the contents of `\text{…}` if this is the whole of a one-line text and not empty, else the text.
 
     >>> unwrapped_text(r"\text{(A)}"), unwrapped_text(r"5\text{ cm}")
     ('(A)', '5\\text{ cm}')
@@ -51,7 +51,7 @@ def unwrapped_text(text: str) -> str:
 
 
 def normal_answer(text: str, *, compact: bool = False) -> str:
-    r"""Return an answer in MATH's normal form, without a text command around it; stripped if it has none.
+    r"""Return an answer in MATH's normal form, without `\text{…}` around it; only stripped if `normal_math` refuses it.
 
     If `compact`, `%` is dropped, as mathruler does, and not only `\%`.
 
@@ -67,10 +67,10 @@ def normal_answer(text: str, *, compact: bool = False) -> str:
 
 
 def normal_value(text: str, *, compact: bool = False) -> str:
-    r"""Return the normal form in which the graders of PRM800K and PRIME compare values, lower-case.
+    """Return the normal form in which the graders of PRM800K and PRIME compare values, in lower case.
 
     Units, `$` and `%` are dropped; LaTeX is converted to plain text; mixed numbers become sums; a whole number is
-    written without commas and decimals. If `compact`, spaces and braces are dropped (PRM800K); without it, litres too.
+    written without commas and decimals. If `compact` (PRM800K), spaces and braces are dropped too, but litres are not.
 
     Source: Lightman et al. 2023 (PRM800K), arXiv 2305.20050, `_normalize` of its repository.
 
@@ -95,7 +95,10 @@ def normal_value(text: str, *, compact: bool = False) -> str:
 
 
 def plain_text(text: str) -> str:
-    r"""Return LaTeX as plain text: `\frac{1}{2}` is `1/2`, `\sqrt{2}` is `sqrt(2)`. Other text is unchanged."""
+    r"""Return LaTeX as plain text: `\frac{1}{2}` is `1/2`, `\sqrt{2}` is `sqrt(2)`.
+
+    Text without a backslash, and text that pylatexenc cannot read, is returned unchanged.
+    """
     if "\\" not in text:
         return text
     from pylatexenc.latex2text import LatexNodes2Text
@@ -112,7 +115,7 @@ def plain_text(text: str) -> str:
 
 
 def without_thousands(text: str) -> str:
-    """Return a text without the commas between thousands; other commas separate, and stay.
+    """Return a text without the commas between thousands; all other commas stay.
 
     >>> without_thousands("(1,000,000, 2,5)")
     '(1000000, 2,5)'
@@ -130,7 +133,6 @@ def _float(text: str) -> float | None:
 
 
 def _whole(text: str) -> str:
-    """Return a whole number, up to rounding, as an integer's text; "" for other text."""
     number = _float(text)
     if number is None or not math.isfinite(number) or abs(number - round(number)) > WHOLE_TOLERANCE:
         return ""
@@ -140,7 +142,9 @@ def _whole(text: str) -> str:
 def equal_values(answer: str, truth: str, *, compact: bool = False) -> bool:
     r"""Return whether two answers are equal in normal form or, element by element, as expressions.
 
-    Fractions must be reduced, and a whole number only equals that number. `compact` as in `normal_value`.
+    Two fractions of whole numbers are equal only if their texts are, and a whole number equals only a whole number. An
+    answer of over 1,000 characters, or expressions with over two letters or a large power, are not equal. `compact` is
+    that of `normal_value`.
 
     Source: Lightman et al. 2023 (PRM800K), arXiv 2305.20050, `grade_answer` of its repository.
     Deviation: an expression is never run; each side must be readable by itself, and `x(x+1)` is a product.
@@ -162,7 +166,6 @@ def equal_values(answer: str, truth: str, *, compact: bool = False) -> bool:
 
 
 def _elements(text: str) -> list[str]:
-    """Return the elements of a tuple, list or interval without brackets inside, else the text itself."""
     text = without_thousands(text)
     inner = text[1:-1]
     if not inner or text[0] not in _BRACKETS or text[-1] not in _BRACKETS or any(b in inner for b in _BRACKETS):
@@ -185,8 +188,8 @@ def _equal_elements(answer: str, truth: str) -> bool:
 def equal_expressions(answer: str, truth: str, *, letters_are_products: bool = False, tolerance: float = 0.0) -> bool:
     """Return whether two expressions are equal: sympy simplifies their difference to 0, or they are numerically close.
 
-    `tolerance` is relative; 0 is exact. Text that is not an expression equals nothing. Words are not expressions,
-    unless `letters_are_products`: then each letter is a factor.
+    `tolerance` is relative; 0 means that only the simplified difference counts. Text that is not an expression equals
+    nothing. A word is not an expression, unless `letters_are_products`: then each letter is a factor.
 
     >>> equal_expressions("2x + x^2", "x(x+2)"), equal_expressions("3.14159", "pi", tolerance=1e-4)
     (True, True)
@@ -203,7 +206,6 @@ def equal_expressions(answer: str, truth: str, *, letters_are_products: bool = F
 
 
 def _expression(text: str, letters_are_products: bool) -> Any:
-    """Return a text as a sympy expression; ValueError for a text that is none."""
     if len(text) > ANSWER_CHARACTERS:
         raise ValueError("it is too long")
     tokens = [token for match in _TOKEN.finditer(text) for token in _names(match["token"], letters_are_products)]
@@ -240,7 +242,8 @@ def _with_products(tokens: Iterable[str]) -> str:
 def equal_loosely(answer: str, truth: str) -> bool:
     r"""Return whether two answers are equal by PRIME's loosest test: as numbers within 1e-4, with or without percent.
 
-    Lists and intervals are compared element by element, others as expressions. `\pi` is 3.14159… or 3.14.
+    Lists and intervals are compared element by element, other answers as text or as expressions. `\pi` is 3.14159… or
+    3.14. An answer of over 1,000 characters equals nothing.
 
     Source: PRIME, arXiv 2502.01456, `math_equal`, after Gou et al. 2024 (ToRA), arXiv 2309.17452.
     Deviation: nothing is evaluated as code, `^` is a power, and forms of sympy's own (`Matrix(…)`) are not read.

@@ -49,7 +49,8 @@ SIGNAL_SCOPE_ABI = 6
 def started(spec: dict[str, Any]) -> Any:
     """Start the command of `spec`, a worker's `spec.json`, and return the process handle of subprocess or sandlock.
 
-    It runs under Landlock and seccomp if `spec["confined"]`, else with the user's rights.
+    The command runs under Landlock and seccomp if `spec["confined"]`, else with the user's rights. Raises the errors of
+    these libraries if it cannot be started.
     """
     if not spec["confined"]:
         return subprocess.Popen(spec["command"], close_fds=True)
@@ -80,7 +81,8 @@ def started(spec: dict[str, Any]) -> Any:
 def limit(memory_bytes: int) -> None:
     """Limit the memory and file sizes, in bytes, of this process and its children, and disable core dumps.
 
-    `memory_bytes` limits data; address space may be four times as large.
+    `memory_bytes` limits data; address space may be four times as large, and a file at most 256 MiB. A limit that the
+    system does not have is left out without an error.
     """
     for kind, limit_bytes in (
         ("RLIMIT_DATA", memory_bytes),
@@ -93,7 +95,7 @@ def limit(memory_bytes: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Drop all Linux capabilities of this process and its bounding set; the user id stays the same."""
+    """Drop all Linux capabilities of this process and its bounding set; keep the user id, and ignore errors."""
     import ctypes
 
     libc = ctypes.CDLL(None)
@@ -173,10 +175,9 @@ def remove(folder: str) -> None:
 
 
 def empty(folder: str) -> bool:
-    """Remove the contents of a folder and return whether it is empty. Raises OSError if the folder is unreadable.
+    """Remove the contents of a folder and return whether it is empty now. Raises OSError if the folder is unreadable.
 
-    Entries of subfolders are moved to the top first, so that neither paths nor the stack grow. Nothing is opened by a
-    path: if a guard was killed, processes of a rule may still replace a folder by a link.
+    Entries that cannot be removed are left; those of subfolders may then have moved to the top of the folder.
     """
     unique, moved = os.urandom(8).hex(), 0
     waiting = os.listdir(folder)
@@ -302,7 +303,6 @@ def main(spec: dict[str, Any]) -> None:
 
 
 def _ended(process: int) -> int:
-    """Return a descriptor that becomes readable when the process ends."""
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(process)
     read, write = os.pipe()  # macOS: a child holds the other end and waits

@@ -38,8 +38,8 @@ def enclose() -> None:
 def close_sockets() -> None:
     """Forbid this process and its descendants to create sockets, except socket pairs.
 
-    Raises OSError if the kernel refuses, and KeyError on other architectures than x86_64 and aarch64.
-    Landlock covers TCP and the guard's seccomp covers UDP; this also covers MPTCP, fast open, netlink and vsock.
+    Raises OSError if the kernel refuses, and KeyError on other architectures than x86_64 and aarch64. This also covers
+    MPTCP, fast open, netlink and vsock, which neither Landlock (TCP) nor the guard's seccomp filter (UDP) covers.
     """
     architecture, socket_call = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}[os.uname().machine]
     load_word, equal, refuse, allow = 0x20, 0x15, 0x00050000 | errno.EACCES, 0x7FFF0000
@@ -62,7 +62,7 @@ def close_sockets() -> None:
 
 
 class UnlistedFinder:
-    """Finds modules in a folder whose files can be read but not listed; ImportError for any other folder."""
+    """Finds modules in a folder whose files can be read but not listed. Raises ImportError for any other folder."""
 
     def __init__(self, folder: str) -> None:
         try:

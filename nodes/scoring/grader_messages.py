@@ -35,13 +35,13 @@ class _Message(BaseModel):
 
 
 class Ready(_Message):
-    """A rule was loaded."""
+    """The rule was loaded."""
 
     ready: Literal[True]
 
 
 class NotLoaded(_Message):
-    """The rule cannot be loaded: the reason, and the line in its file."""
+    """The rule cannot be loaded: the reason, and the place, `file:line`."""
 
     failed: Literal["not_loaded"]
     why: _Words
@@ -49,7 +49,7 @@ class NotLoaded(_Message):
 
 
 class Lacks(_Message):
-    """A rule cannot be loaded: its file or function lacks a name, or this machine lacks a package."""
+    """The rule cannot be loaded: its file, this machine or its function lacks a name, a package or a parameter."""
 
     failed: Literal["lacks_name", "lacks_package", "lacks_setting"]
     name: _Words
@@ -61,7 +61,7 @@ class _Answer(_Message):
 
 
 class ScoredAnswer(_Answer):
-    """A response's score; `unreadable` if the rule found nothing in it to score; what else its rule returned."""
+    """A response's score; `unreadable` if the rule found nothing to score; `extras`, the rule's further results."""
 
     score: Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE, allow_inf_nan=False)]
     unreadable: bool = False
@@ -144,15 +144,15 @@ def ending(code: int) -> str:
 
 
 def name_of(row: Mapping[str, object], index: int) -> str:
-    """Return a name for a row in errors: its prompt and sample, or else `row INDEX`."""
+    """Return a name for a row in errors: its prompt and sample, or else `row INDEX`, counted from 0."""
     names = [f"{name} {row[column]}" for name, column in _IDENTITY if column in row]
     return ", ".join(names) or f"row {index}"
 
 
 def notes_of(row: Mapping[str, object], index: int, printed: bytes) -> list[str]:
-    """Return the notes of an error about a row: its name, the start of its response, and the last printed lines.
+    """Return the notes of an error about a row: its name with the start of its response, and the last printed lines.
 
-    At most 80 characters of the response are shown.
+    At most 80 characters of the response are shown. `printed` is the last output of the row's process.
     """
     response = str(row["response"]) if "response" in row else ""
     cut = "…" if len(response) > RESPONSE_CHARACTERS else ""
@@ -160,7 +160,7 @@ def notes_of(row: Mapping[str, object], index: int, printed: bytes) -> list[str]
 
 
 def printed_lines(printed: bytes) -> list[str]:
-    """Return the last output of a process as notes of an error; empty if it printed nothing."""
+    """Return the last output of a process, without control characters, as notes of an error; [] if there is none."""
     lines = printed.decode(errors="replace").splitlines()
     return ["last printed:", *(f"  {_visible(line)}" for line in lines)] if lines else []
 

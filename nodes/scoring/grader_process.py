@@ -46,7 +46,8 @@ class Failure(Exception):
 class LoadedRule:
     """A loaded rule: its function, the file of its code, the caller's settings, and the names of its parameters.
 
-    `required` are the parameters without a default; if `takes_rest`, the rule gets every column.
+    `required` are the parameters without a default. If `takes_rest`, the rule has a `**` parameter and gets every
+    column.
     """
 
     function: Callable[..., object]
@@ -85,10 +86,11 @@ def is_missing(truth: object, *, shipped: bool) -> bool:
 
 
 def as_scored(value: object, *, batched: bool = False) -> dict[str, object]:
-    """Return a rule's result as a message: `score`, whether it is `unreadable`, and `extras`. Raises Failure.
+    """Return a rule's result as a message: `score`, whether it is `unreadable`, and `extras` if there are any.
 
-    The result may be a number, a scalar of an array library, or verl's dict with a `score`; of a batched rule, a list
-    of one of them.
+    The result may be a number, a scalar of an array library, or a dict with a `score`, as in verl. If `batched`, it is
+    a list of one such result. Raises Failure for any other result, a score that is not finite, and extras that
+    `extras_of` refuses.
 
     >>> as_scored(True), as_scored({"score": 1, "acc": True})
     ({'score': 1.0, 'unreadable': False}, {'score': 1.0, 'unreadable': False, 'extras': {'acc': 1.0}})
@@ -108,7 +110,7 @@ def as_scored(value: object, *, batched: bool = False) -> dict[str, object]:
 
 
 def described(value: object) -> str:
-    """Return a short description of a value and its type; a `__repr__` that raises is replaced by a fixed text.
+    """Return a value's `repr`, cut to 80 characters, and its type; if `__repr__` raises, a fixed text replaces it.
 
     >>> described("yes")
     "'yes' (str)"
@@ -130,9 +132,10 @@ def shortened(text: str, limit_characters: int) -> str:
 
 
 def place(error: BaseException, file: str) -> str:
-    """Return `file:line` where an error occurred: the innermost frame in the rule's file, or else outside this program.
+    """Return `file:line` where an error occurred: its innermost frame in the rule's `file`, else outside this program.
 
-    `file` is the rule's. Without such a frame the place of a syntax error is returned, and "" for any other error.
+    Without such a frame the place of a syntax error is returned, and "" for any other error. Paths below the working
+    folder are relative.
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     ours = (__file__, importlib.__file__)
@@ -144,14 +147,17 @@ def place(error: BaseException, file: str) -> str:
 
 
 def message(error: BaseException) -> str:
-    """Return an exception's type and text on one line, cut to 300 characters."""
+    """Return an exception's type and text on one line, cut to 300 characters; without the place of a syntax error."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}"
     return shortened(" ".join("".join(traceback.format_exception_only(error)).split()), MESSAGE_CHARACTERS)
 
 
 def import_source(source: str) -> ModuleType:
-    """Import and return a module by its name, or a `.py` file by its path under a name that hides no other module."""
+    """Import and return a module by its name, or a `.py` file by its path under a name that hides no other module.
+
+    A file is run once; later calls return the same module. Errors of the imported code pass through.
+    """
     if not source.endswith(".py"):
         return importlib.import_module(source)
     name = f"_rule_file_{os.path.basename(source).removesuffix('.py')}_{zlib.crc32(source.encode()):08x}"
@@ -174,7 +180,11 @@ def sibling(name: str) -> ModuleType:
 
 
 def find(source: str, name: str) -> Callable[..., object]:
-    """Return a function of a module or file by its dotted name; raise Failure if it or its package is unusable."""
+    """Import a module or file and return its function with the dotted name `name`.
+
+    Raises Failure if the name is missing or not callable, or if a shipped rule lacks a package. Other errors of the
+    import pass through.
+    """
     owner: Any = import_source(source)
     if source == SHIPPED and name in owner.RULE_PACKAGES:  # now, or it would count as time of the first response
         for module, package in owner.RULE_PACKAGES[name]:
@@ -194,10 +204,11 @@ def find(source: str, name: str) -> Callable[..., object]:
 
 
 def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> LoadedRule:
-    """Load a rule and return it. Raises Failure if that fails, or if the rule lacks a parameter for a setting.
+    """Load a rule and return it.
 
     `source` is a module's name or a file, and `name` is the function there. `import_path` replaces `sys.path`; the
-    folder of a rule in a file is added at the end.
+    folder of a rule in a file is added at the end. Raises Failure if the import fails, if the function's parameters
+    cannot be read or given by name, or if the function lacks a parameter for one of `settings`.
     """
     sys.path_hooks.insert(0, sibling("grader_inside.py").UnlistedFinder)
     sys.path_importer_cache.clear()
@@ -247,7 +258,7 @@ def arguments_of(rule: LoadedRule, row: Mapping[str, Any]) -> dict[str, object]:
 
 
 def score(rule: LoadedRule, arguments: Mapping[str, object]) -> dict[str, object]:
-    """Call the rule and return its score, or a failure if it raised or returned no finite number, as a message."""
+    """Call the rule; return its score, or its failure if it raised or returned no finite number, as a message."""
     try:
         try:
             value = sibling("rule_forms.py").awaited(rule.function(**arguments))
@@ -270,7 +281,7 @@ class Channel:
         self._process = os.getpid()
 
     def lines(self) -> Iterator[Any]:
-        """Yield the parent's messages until it closes the channel."""
+        """Yield the parent's messages, parsed from JSON, until the parent closes the channel."""
         for line in self._questions:
             yield json.loads(line)
 
@@ -282,7 +293,7 @@ class Channel:
         self._answers.flush()
 
     def close(self) -> None:
-        """Close both directions in a fork, so that it can answer no other question."""
+        """Close both directions; in a fork, so that the fork can answer no other question."""
         os.close(self._questions.fileno())
         os.close(self._answers.fileno())
 
@@ -290,11 +301,12 @@ class Channel:
 def score_in_fork(
     rule: LoadedRule, arguments: Mapping[str, object], channel: Channel, *, childless: bool, enclosed: bool
 ) -> dict[str, object]:
-    """Score one response in a fork of this process; return its answer, or how it ended without an answer.
+    """Score one response in a fork of this process; return its answer, or how the fork ended without an answer.
 
     `arguments` are those of the rule's call; `channel` is closed in the fork. `childless` means that this process had
-    no children before; `enclosed`, that the fork is prevented from reaching this process. The entry `spent` of the
-    result is True if processes or files that the response created may still exist.
+    no children before; `enclosed`, that the fork is prevented from reaching this process. The fork and its process
+    group are killed. The entry `spent` of the result is True if processes or files that the response created may still
+    exist.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -328,7 +340,6 @@ def score_in_fork(
 
 
 def _first_line(read: int, child: int) -> bytes:
-    """Return a child's output until a line ends, the pipe is closed, or the child has ended."""
     answer = b""
     while b"\n" not in answer and len(answer) <= ANSWER_BYTES:
         if select.select([read], [], [], LOOK_S)[0]:
@@ -355,7 +366,6 @@ _OF_THE_ROW = ("lacks_column", "lacks_truth")  # found before the fork; they end
 
 
 def _outcome(answer: bytes, code: int | None) -> dict[str, object]:
-    """Return a child's one-line answer if it has the right form, else a failure; the parent checks the contents."""
     line, newline, _ = answer.partition(b"\n")
     if not newline and len(answer) <= ANSWER_BYTES:
         return {"failed": "died", "code": -signal.SIGKILL if code is None else code}

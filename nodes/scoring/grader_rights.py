@@ -24,12 +24,13 @@ _CODE = (".py", ".pyc", ".so", ".pyd")
 
 
 def refuse_unheld(rule: RuleRef, words: Sequence[str], *, confined: bool = False, sandbox: str = "") -> Allowed:
-    """Return the permissions of a rule on this machine; `words` are those of the setting `allow`.
+    """Return the permissions of a rule on this machine. Raises RuleError if the rule must not run here.
 
-    On a machine that cannot confine a process, shipped rules that only compare text run unconfined, and any other rule
-    raises RuleError unless `words` has "unconfined"; with `confined`, each rule raises it. A rule that runs programs
-    which a model wrote needs a machine that can confine them, whatever `words` are, or the URL of a `sandbox`: then the
-    rule only compares text, and may reach this server. An unknown word raises RuleError too.
+    `words` are those of the setting `allow`; an unknown word is an error. On a machine that cannot confine a process,
+    only shipped rules that compare text run, unconfined; other rules need "unconfined" in `words`. With `confined`, no
+    rule may run unconfined. A rule that runs programs which a model wrote needs a machine that can confine them,
+    whatever `words` are, or the URL of a `sandbox`: with a sandbox, the rule only compares text, and may reach that
+    server.
     """
     may = allowed(words)
     if confined and may.unconfined:
@@ -78,7 +79,7 @@ def _code_in(folder: str) -> list[str]:
 
 
 def confinement_summary() -> str:
-    """Return a description of how this machine confines rules, in one or two lines."""
+    """Return a description of how this machine confines rules, or why it cannot, in one or two lines."""
     if why := lacks():
         rules = ", ".join(sorted(COMPARING_RULES))
         return f'not confined: {why}\nonly {rules} run; others need allow=["unconfined"]'

@@ -33,8 +33,8 @@ _PROCESS_FILE = str(Path(__file__).with_name("grader_process.py"))
 class GraderWorker:
     """One grader process: its channel, the questions that it has not answered, and the end of its output.
 
-    `owed` pairs the id of a question with the index of its row. `deadline_s`, on the pool's clock, is infinite while
-    the worker is idle.
+    `owed` pairs the id of a question with the index of its row (-1 for loading the rule). `deadline_s`, on the pool's
+    clock, is infinite while the worker is idle.
     """
 
     def __init__(self, rule: RuleRef, may: Allowed, import_path: Sequence[str]) -> None:
@@ -65,7 +65,7 @@ class GraderWorker:
         self._unread = b""
 
     def idle(self) -> bool:
-        """Return whether an idle worker is still usable: its channel is open and it has sent nothing unasked."""
+        """Return whether an idle worker is still usable: its channel is open, and it has sent nothing unasked."""
         try:
             os.read(self.answers, 1)
         except BlockingIOError:
@@ -95,7 +95,7 @@ class GraderWorker:
     def lines(self) -> list[bytes] | None:
         """Return the complete lines that have arrived, without waiting; None if the worker closed the channel.
 
-        A line longer than any valid answer counts as a closed channel.
+        None also stands for an incomplete line that is longer than any valid answer.
         """
         try:
             read = os.read(self.answers, READ_BYTES)
@@ -107,7 +107,7 @@ class GraderWorker:
         return lines if read and len(self._unread) <= MESSAGE_BYTES else None
 
     def read_printed(self) -> bytes | None:
-        """Read output, store the last 2,048 bytes in `printed`, and return what was read.
+        """Return the output that has arrived, up to 64 KiB, and keep the last 2,048 bytes of all output in `printed`.
 
         Returns None if nothing has arrived, and b"" after all processes that could print have ended.
         """
@@ -116,10 +116,10 @@ class GraderWorker:
         return read
 
     def kill(self) -> int:
-        """End the process and everything that it has started, and return its exit code, or minus its signal.
+        """End the process and everything that it has started; return its exit code, or minus its signal.
 
-        If it had already ended, the code is its own. Closing the lifeline makes the guard do this; a guard that does
-        not end within 5 s is killed.
+        If the process had already ended, the code is that of this end. A guard that does not end within 5 s is killed.
+        Closes the channel and removes the scratch folder.
         """
         os.close(self._lifeline)
         try:

@@ -61,7 +61,7 @@ Extras = Mapping[str, float | str | None]
 
 
 def default_call_limit(limit_s: float, responses: int, workers: int) -> float:
-    """Return the seconds that a call may take: a quarter of `limit_s` per response of a worker, at least 12 of them."""
+    """Return the seconds that a call may take: `limit_s` / 4 per response of a worker, but at least 12 · `limit_s`."""
     return limit_s * max(MIN_LIMITS, responses / workers / SHARE_OF_LIMIT)
 
 
@@ -70,8 +70,8 @@ class Graded:
     """One score per row, in the rows' order; the number of failed rows, and the text of the first failure or "".
 
     `unreadable` counts the responses in which the rule found nothing to score, and those on which a shipped rule hung
-    or its process ended: both count as wrong and score 0. `extras` are what else the rule returned for each
-    row, empty if it returned nothing else.
+    or its process ended: both count as wrong. `extras` are the rule's further results for each row; the tuple is empty
+    if no row has any.
     """
 
     scores: tuple[float, ...]
@@ -84,7 +84,7 @@ class Graded:
 class Clock:
     """Counts the seconds in which this process ran; a gap between two calls of `now_s` counts as one second at most.
 
-    So if this process was stopped and continues, no worker is blamed for the time in between.
+    A process that was stopped and continues therefore does not blame its workers for the time in between.
     """
 
     def __init__(self) -> None:
@@ -101,12 +101,12 @@ class Clock:
 class Graders:
     """Scores responses in `workers` processes per rule, each response within `limit_s` seconds.
 
-    A call may take `call_limit_s` seconds: by default `limit_s` / 4 per response and worker, and at least 12 times
-    `limit_s`. For a rule that runs programs, `limit_s` is the limit of one test of a program. `allow` lists permissions
-    of rules; see `confinement`. `confined` refuses each rule that is not confined. `sandbox` is the URL of a server
-    that runs programs in place of this machine. Processes start when they are first needed and are reused. They end,
-    with everything that rules have started, on `close`, at exit, or when this process dies. Seconds are those of
-    `clock`.
+    A call may take `call_limit_s` seconds: by default `limit_s` / 4 per response of a worker, and at least 12 times
+    `limit_s`. For a rule that runs programs, `limit_s` is the limit of one test of a program. `start_limit_s` is the
+    limit for loading a rule. `allow` lists permissions of rules; see `confinement`. `confined` refuses each rule that
+    is not confined. `sandbox` is the URL of a server that runs programs in place of this machine. Processes start when
+    they are first needed and are reused. They end, with everything that rules have started, on `close`, at exit, or
+    when this process dies. Seconds are those of `clock`.
     """
 
     def __init__(
@@ -150,10 +150,11 @@ class Graders:
     ) -> Graded:
         """Score each row, a mapping of `response`, `finished`, `prompt` and the data set's columns, by a rule.
 
-        `settings` are further arguments of the rule. If the rule fails on a row, RuleError is raised, or if `on_error`
-        is a number, the row gets that score and is counted as a failure. For a shipped rule that hangs or whose process
-        ends, the row scores 0 and is counted as unreadable instead. RuleError is always raised for a rule that cannot
-        be loaded or confined, and for a row that lacks a column or the ground truth that the rule needs.
+        `settings` are further arguments of the rule. If the rule fails on a row, or the call is over its limit,
+        RuleError is raised, or if `on_error` is a number, the row gets that score and is counted as a failure. For a
+        shipped rule that hangs or whose process ends, the row scores 0 and is counted as unreadable instead. RuleError
+        is always raised for a rule that cannot be loaded or confined, and for a row that lacks a column or the ground
+        truth that the rule needs. After an error all processes are ended.
         """
         may = refuse_unheld(rule, self._allow, confined=self._confined, sandbox=self._sandbox)
         if rule.runs_programs:
@@ -181,7 +182,7 @@ class Graders:
         return workers
 
     def start(self, rule: RuleRef, may: Allowed, workers: list[GraderWorker]) -> GraderWorker:
-        """Start another worker for a rule with the permissions `may`, add it to `workers`, and return it."""
+        """Start another worker for a rule with the permissions `may`, append it to `workers`, and return it."""
         worker = GraderWorker(rule, may, sys.path)
         self._workers.append(worker)
         workers.append(worker)
@@ -196,8 +197,6 @@ class Graders:
 
 @dataclass(eq=False)
 class _Call:
-    """One call of `grade`: the rows that wait, the workers of the rule, and the scores so far."""
-
     pool: Graders
     rule: RuleRef
     may: Allowed
@@ -250,7 +249,6 @@ class _Call:
         self.selector.register(worker.output, selectors.EVENT_READ, worker)
 
     def _assign(self) -> None:
-        """Start the workers that the waiting rows need, and send each idle worker the rule or a chunk of rows."""
         chunks = math.ceil(len(self.waiting) / self.chunk_rows)
         while len(self.workers) < min(self.pool.count, len(self._busy) + chunks):
             self._watch(self.pool.start(self.rule, self.may, self.workers))
@@ -296,7 +294,6 @@ class _Call:
                     self._lose(worker, overdue=True)
 
     def _hear(self, worker: GraderWorker) -> None:
-        """Handle the answers of a worker; a worker that answers another question is ended."""
         lines = worker.lines()
         if lines is None:
             self._lose(worker)
@@ -313,7 +310,6 @@ class _Call:
                 return
 
     def _take(self, worker: GraderWorker, answer: Answer | LoadAnswer) -> None:
-        """Handle an answer: the rule is loaded, a score, or a failure."""
         _, index = worker.owed.popleft()
         worker.deadline_s = self.pool.clock.now_s() + self.row_limit_s if worker.owed else math.inf
         if isinstance(answer, ScoredAnswer):

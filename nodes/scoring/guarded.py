@@ -25,9 +25,11 @@ def start_guarded(
     stdin: int,
     stdout: int,
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a guard, which starts a command that can read `paths`; return the guard and the lifeline.
+    """Start a guard, which starts `command` within the permissions `may`; return the guard's process and the lifeline.
 
-    All that the command starts ends when the lifeline is closed, as by the end of this process.
+    The lifeline is a file descriptor. When it is closed, at the latest as this process ends, the guard ends the command
+    and everything that the command has started. The command can read `paths`, and write in the folder `scratch`, which
+    the guard removes at the end. It gets the environment `variables`, and the descriptors `stdin` and `stdout`.
     """
     lifeline, ours = os.pipe()
     spec = {

@@ -52,9 +52,9 @@ def extract_answer(response: str) -> str:
 
 
 def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
-    """Return the score of an answer by its task's scorer, clipped to 0 … 1; None if the scorer cannot read it.
+    """Return the score of an answer by its task's scorer, clipped to 0 … 1; None if the scorer fails on the answer.
 
-    If the scorer raises on the entry's correct answer too, the entry is broken and that error is raised.
+    If the scorer raises on the correct answer in `entry` too, the entry is broken and that error is raised.
     """
     scorer = task_scorer(task)
     try:
@@ -71,7 +71,8 @@ def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
 def read_literal(text: str) -> object:
     """Return the value of a Python literal: a list, text or number.
 
-    Raises ValueError or SyntaxError for anything else, and ValueError for over 20,000 characters.
+    Raises ValueError for over 20,000 characters, and the errors of `ast.literal_eval`, for example ValueError or
+    SyntaxError, for anything but a literal.
 
     >>> read_literal("[[1, 0], [0, 1]]")
     [[1, 0], [0, 1]]
@@ -83,7 +84,9 @@ def read_literal(text: str) -> object:
 
 
 def read_integers(text: str) -> int:
-    """Return the value of an integer expression with +, -, *, <<, >>, &, | and ^. Raises ValueError for anything else.
+    """Return the value of an integer expression with +, -, *, <<, >>, &, | and ^.
+
+    Raises ValueError for anything else, for over 2,000 characters, and for values of over 4,096 bits.
 
     >>> read_integers("((0x3a << 0x1) - 1)")
     115
@@ -110,8 +113,9 @@ def _integer(node: ast.expr) -> int:
 def read_expression(text: str, local_dict: Mapping[str, Any] | None = None) -> Any:
     """Return a mathematical expression as a sympy object.
 
-    It may contain numbers, one-letter names, names in `local_dict`, + - * / **, parentheses and common functions.
-    Raises ValueError for other text, and for an expression whose value is too large to compute.
+    It may contain numbers, one-letter names, `pi`, names in `local_dict`, + - * / **, parentheses and common functions.
+    Raises ValueError for other text, for over 2,000 characters, and for an expression whose value is too large to
+    compute.
 
     >>> read_expression("3*x**2 + sin(x)")
     3*x**2 + sin(x)
@@ -166,7 +170,10 @@ _EVALUATED: dict[str, tuple[str, Callable[..., Any] | None]] = {
 
 @functools.cache
 def task_scorer(task: str) -> Scorer:
-    """Return the scorer of a task, after replacing the functions with which it evaluates text; cached."""
+    """Return reasoning-gym's scorer of a task, changed so that it parses texts and never runs them; cached.
+
+    The change applies to reasoning-gym's modules in the whole process. An unknown task raises the library's error.
+    """
     import sympy
 
     safe_sympy = types.SimpleNamespace(**{**vars(sympy), "parse_expr": read_expression})

@@ -20,11 +20,14 @@ class NoServerError(OSError):
 
 
 class AnswerTooLongError(http.client.HTTPException):
-    """An answer of more bytes than are read."""
+    """An answer with more bytes than the caller accepts."""
 
 
 def split_url(url: str) -> SplitResult:
-    """Return the parts of a server's URL. Raises ValueError with the reason for a text that is not one.
+    """Return the parts of a server's URL. Raises ValueError, with the reason, for a text that cannot be one.
+
+    Reasons are another scheme than http and https, a missing host, a user name or password, an invalid port, and
+    characters other than printable ASCII.
 
     >>> split_url("http://localhost:8000/v1").path
     '/v1'
@@ -42,9 +45,9 @@ def split_url(url: str) -> SplitResult:
 
 @dataclass(eq=False)
 class OpenRequests:
-    """The requests that threads have under way, so that another thread can end those that take too long.
+    """The requests that threads have open, so that another thread can end those that take too long.
 
-    A server that sends a byte now and then never reaches the time limit of a socket.
+    A socket's own time limit is not enough: a server that sends a byte now and then never reaches it.
     """
 
     _ends_s: dict[http.client.HTTPConnection, float] = field(default_factory=dict[http.client.HTTPConnection, float])
@@ -52,24 +55,24 @@ class OpenRequests:
     _all_ended: bool = False
 
     def add(self, connection: http.client.HTTPConnection, limit_s: float) -> None:
-        """Note a request that may take `limit_s` seconds from now. Raises TimeoutError once all were ended."""
+        """Record a request that must end within `limit_s` seconds. Raises TimeoutError after `end(overdue=False)`."""
         with self._lock:
             if self._all_ended:
                 raise TimeoutError("timed out")
             self._ends_s[connection] = time.monotonic() + limit_s
 
     def holds(self, connection: http.client.HTTPConnection) -> bool:
-        """Return whether a request is noted: one that was ended before it had a socket must not go on."""
+        """Return whether a request is recorded and was not ended; a request without a socket must check this."""
         with self._lock:
             return connection in self._ends_s
 
     def remove(self, connection: http.client.HTTPConnection) -> bool:
-        """Forget a request, and return whether it was still within its limit."""
+        """Remove a request from the record; return False if it was not there, for example because `end` ended it."""
         with self._lock:
             return self._ends_s.pop(connection, None) is not None
 
     def end(self, *, overdue: bool = True) -> None:
-        """End the requests that are over their limit, or with `overdue` False all of them."""
+        """End the requests that are over their limit; with `overdue` False, end all requests and refuse later ones."""
         now_s = time.monotonic()
         with self._lock:
             self._all_ended = self._all_ended or not overdue
@@ -92,9 +95,10 @@ def post_json(
 ) -> tuple[int, bytes]:
     """Post JSON to a URL, and return the status and the body of the answer; redirections are not followed.
 
-    Each wait for the server takes at most `limit_s` seconds; the sum of them too, if another thread calls `end` of
-    `under_way`. Raises NoServerError without a connection, AnswerTooLongError for an answer of more than
-    `answer_bytes`, TimeoutError, and OSError or HTTPException for an answer that is cut off or not HTTP.
+    Each wait for the server takes at most `limit_s` seconds. To limit the whole request too, pass `under_way` and call
+    its `end` from another thread now and then. Raises NoServerError if no connection can be made, AnswerTooLongError
+    for an answer of more than `answer_bytes` bytes, TimeoutError if a limit is reached, and another OSError or
+    HTTPException for an answer that is cut off or not HTTP.
     """
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     # Without a port, http.client would take the end of an IPv6 address for one.

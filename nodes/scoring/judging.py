@@ -56,8 +56,9 @@ def reward(model: RewardModel, rollout: Annotated[Rollout, Parts("group", "text"
 def process_rewards(model: ProcessRewardModel, rollout: Annotated[Responses, READ], *, step: str = "") -> Rewards:
     """Return the reward of each response token by a process reward model: its output after the token, [B, T].
 
-    With `step`, such as a blank line, only tokens with which a step ends have a reward: those that complete this text,
-    and the last one. All others have 0. The model reads the tokens of the policy, so both have one tokenizer.
+    With `step`, such as a blank line, only tokens that end a step have a reward: tokens that complete the text `step`,
+    and the last token of the response. All others have 0. The model reads the policy's tokens, so both need the same
+    tokenizer.
 
     Source: Lightman et al. 2023 (Let's Verify Step by Step), arXiv 2305.20050, section 2.6: a score after each step.
     """
@@ -137,7 +138,7 @@ def judged(
 
 
 def step_ends(tokens: Sequence[int], tokenizer: Tokenizer, step: str) -> list[bool]:
-    """Return for each token of a response whether a step ends with it: it completes the text `step`, or is the last."""
+    """Return for each token of a response whether it ends a step: it completes the text `step`, or is the last."""
     ends, text = list[bool](), ""
     start = read = 0  # of the tokens read last: a text after them keeps its space, and its characters are whole
     for index in range(len(tokens)):
@@ -154,7 +155,7 @@ def step_ends(tokens: Sequence[int], tokenizer: Tokenizer, step: str) -> list[bo
 def filled(question: str, values: Mapping[str, object]) -> str:
     """Return a question with each `{name}` replaced by its value; names within the values are not replaced.
 
-    Raises RuleError for an unknown name, and for one whose value is None.
+    Raises RuleError for an unknown name, with the nearest as a hint, and for a name whose value is None.
 
     >>> filled("{a} {b} {}", {"a": "{b}", "b": 2})
     '{b} 2 {}'

@@ -66,9 +66,10 @@ def gsm8k_flexible(response: str, ground_truth: str, *, format_score: float = 0.
 
 
 def gsm8k_value(response: str, ground_truth: str, *, format_score: float = 0.0) -> float:
-    r"""Score the last number marked by `####` in the final 300 characters by its value, else like `gsm8k`.
+    """Score the last number after `####` in the final 300 characters by value: 1 if right, else `format_score`.
 
-    `####18`, `#### $18`, `#### 18.` and `#### 18.00` all equal 18.
+    `####18`, `#### $18`, `#### 18.` and `#### 18.00` all equal 18. Without such a number the score is 0 and
+    `Unreadable`.
 
     >>> gsm8k_value("#### $1,000.", "1000"), gsm8k_value("####18.00", "18"), gsm8k_value("72", "72")
     (1.0, 1.0, 0.0)
@@ -93,11 +94,11 @@ def math_reward(response: str, ground_truth: str) -> float:
 
 
 def math_dapo(response: str, ground_truth: str) -> dict[str, Any]:
-    r"""Score 1 if the last `Answer:` line in the final 300 characters has the truth's normal form, else -1.
+    r"""Return a dict whose `score` is 1 if the response's answer is right, else -1; with `acc` and `pred`.
 
-    Without such a line, the last box in the final 100 characters counts, and its text must be the truth's. The result
-    has `score`, `acc` (whether it is right) and `pred`, the answer as it is compared; without an answer that is
-    `[INVALID]`, and the score is `Unreadable`.
+    The answer is the last `Answer:` line in the final 300 characters, compared in Minerva's normal form. Without such a
+    line it is the last box in the final 100 characters, compared as text. `acc` is whether the answer is right, and
+    `pred` is the answer as it was compared. Without an answer, `pred` is `[INVALID]` and the score is `Unreadable`.
 
     Source: verl, `verl/utils/reward_score/math_dapo.py`; Yu et al. 2025 (DAPO), arXiv 2503.14476, equation 7.
 
@@ -119,10 +120,10 @@ def math_dapo(response: str, ground_truth: str) -> dict[str, Any]:
 
 
 def geo3k(response: str, ground_truth: str, *, format_score: float = 0.1) -> float:
-    r"""Score 1 - `format_score` for the right answer in the last box, plus `format_score` for the form.
+    r"""Score 1 - `format_score` for the right answer in the last box, plus `format_score` for the form of the response.
 
-    The form is `<think>…</think>…\boxed{…}…`. Answers are compared as PRM800K compares them. A response without a box
-    is `Unreadable`.
+    The form is `<think>…</think>…\boxed{…}…`. Answers are compared by `equal_values`. A response without a box is
+    `Unreadable`.
 
     Source: verl, `verl/utils/reward_score/geo3k.py`, with mathruler 0.1.
 
@@ -153,8 +154,8 @@ _LAST_WORDS = ("be ", "is ", "are ", "=", ": ", "get ", "be\n", "is\n", "are\n",
 def prime_math(response: str, ground_truth: str) -> float:
     r"""Score 1 if the answer equals the truth as text, as an expression or as a number within 1e-4, else 0.
 
-    The answer is what remains after these cuts: to what follows "answer is" or the like, to the contents of the last
-    box, to what follows the last "=" or "is".
+    To find the answer, the response is cut to the text after the last "answer is" or the like, then to the contents of
+    the last box, then to the text after the last "=", "is" or the like; a cut whose marker is missing is skipped.
 
     Source: verl, `verl/utils/reward_score/prime_math`; Cui et al. 2025 (PRIME), arXiv 2502.01456.
     Deviation: a response is never evaluated as Python, as verl does with `eval`: see `equal_values`, `equal_loosely`.
@@ -167,7 +168,6 @@ def prime_math(response: str, ground_truth: str) -> float:
 
 
 def _last_statement(response: str) -> str:
-    """Return the end of a response in which PRIME looks for the answer."""
     for marker in _BEFORE:
         _, mark, rest = _parted(response, marker)
         response = rest.strip() if mark else response
@@ -184,7 +184,6 @@ def _last_statement(response: str) -> str:
 
 
 def _parted(text: str, marker: str) -> tuple[str, bool, str]:
-    """Return what is before and after the last `marker`, in any case, and whether there is one."""
     start = text.lower().rfind(marker)
     return text[: max(0, start)], start >= 0, text[start + len(marker) :]
 
@@ -200,10 +199,11 @@ def _last_box(text: str) -> str:
 
 
 def math_verify(response: str, ground_truth: str) -> float:
-    r"""Score 1 if Math-Verify finds an answer in the response that equals the truth, else 0.
+    """Score 1 if Math-Verify finds an answer in the response that equals the truth, else 0.
 
-    The truth is read as LaTeX, the response as LaTeX and as plain numbers; of a long response the last 20,000
-    characters. A response in which nothing is found is `Unreadable`.
+    The truth is read as LaTeX, the response as LaTeX and as plain numbers; only its last 20,000 characters are read.
+    The score is 0 and `Unreadable` if nothing is found in the truth or the response, or if the library raises on the
+    response.
 
     Source: Math-Verify 0.9, called as verl's `verl/utils/reward_score/math_verify.py` does.
     """

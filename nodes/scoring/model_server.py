@@ -34,7 +34,7 @@ Body = Mapping[str, object]
 
 
 class NoScoreError(ValueError):
-    """An answer that holds no score; the text says why."""
+    """An answer that contains no score; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ModelServer:
     """Scores responses at a URL, with up to `workers` requests at a time, each within `limit_s` seconds.
 
     A call may take `call_limit_s` seconds: by default `limit_s` / 4 per response of a worker, and at least 12 times
-    `limit_s`. `key` is sent as a bearer token, and removed from what the server answers.
+    `limit_s`. `key` is sent as a bearer token, and removed from the server's texts.
     """
 
     parts: SplitResult
@@ -63,12 +63,12 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """Return the URL without its query, for errors."""
+        """Return the URL without its query and fragment, for errors."""
         return self.parts._replace(query="", fragment="").geturl()
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Return the headers of each request."""
+        """Return the HTTP headers of each request; the key, if any, is a bearer token."""
         return {**JSON_HEADERS, "Authorization": f"Bearer {self.key}"} if self.key else JSON_HEADERS
 
     def score(
@@ -78,11 +78,12 @@ class ModelServer:
         rows: Sequence[Mapping[str, object]],
         on_error: OnError,
     ) -> list[Scored | None]:
-        """Post each body and return what `read` makes of its answer, in order; None for one without a score.
+        """Post each of `bodies` and return the scores in the answers, in order; None for a response that failed.
 
-        `read` raises NoScoreError for an answer without one. `rows` are named in errors. Raises RuleError without a
-        server, if the server refuses the key, the path or the model, and if `on_error` is "fail" for the first response
-        without a score.
+        `read` gets an answer's JSON and raises NoScoreError if it contains no score. `rows` identify the responses in
+        errors. A response fails without a valid score within the limits. If `on_error` is "fail", the first failure
+        raises RuleError; otherwise None stands for it. RuleError is always raised if no connection can be made, or if
+        the server refuses the key, the path or the model. Use each ModelServer for one call only.
         """
         results = dict[int, Scored | None]()
         ended = queue.SimpleQueue[tuple[int, Future[Scored | NoScoreError]]]()
@@ -115,7 +116,6 @@ class ModelServer:
         return [results[index] for index in range(len(bodies))]
 
     def _ask(self, body: bytes, read: Callable[[object], Scored]) -> Scored | NoScoreError:
-        """Return the score of one response, or why there is none. Raises RuleError if no response can get one."""
         why = ""
         for attempt in range(TRIES):
             if self._stopped.wait(WAIT_S * 2 ** (attempt - 1) if attempt else 0.0):
@@ -157,13 +157,15 @@ class ModelServer:
         return text.replace(self.key, "***") if self.key else text
 
     def _told(self, why: str) -> str:
-        """Return a server's words as one short line without the key."""
         words = " ".join(self._without_key(why).split())
         return "".join(letter if letter.isprintable() else "?" for letter in words)[:WHY_CHARACTERS]
 
 
 def key_in(variable: str) -> str:
-    """Return the key in an environment variable; "" if `variable` is "". Raises RuleError if it holds none."""
+    """Return the key in an environment variable; "" if `variable` is "".
+
+    Raises RuleError if the variable is not set, or is not printable ASCII without spaces.
+    """
     key = os.environ.get(variable, "") if variable else ""
     if variable and not re.fullmatch(r"[\x21-\x7e]+", key):
         raise RuleError.no_key(variable)
@@ -171,7 +173,9 @@ def key_in(variable: str) -> str:
 
 
 def number_in(values: object) -> float:
-    """Return the only number of a list, as a reward model with one label gives it. Raises NoScoreError.
+    """Return the only number of a list, which is how a reward model with one label answers.
+
+    Raises NoScoreError for anything but a list of one finite number.
 
     >>> number_in([0.5])
     0.5
@@ -187,9 +191,9 @@ def number_in(values: object) -> float:
 
 
 def only_item(answer: object, name: str) -> Mapping[str, object]:
-    """Return the only entry of the list `name` of an answer, or of the answer itself if `name` is "".
+    """Return the only object in the list `name` of an answer; if `name` is "", the answer itself is the list.
 
-    Raises NoScoreError if there is not exactly one, or if it is not an object.
+    Raises NoScoreError if the answer has another form, or if its list has not exactly one entry.
     """
     if name and not isinstance(answer, dict):
         raise NoScoreError("its answer is not an object")

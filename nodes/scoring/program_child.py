@@ -56,7 +56,10 @@ _LIMITS = {"cpu_s": 0, "file_bytes": 1, "memory_bytes": 2, "core_bytes": 4, "ope
 
 
 def forbid_processes() -> None:
-    """Forbid this process to start another one or another program; threads are allowed. Raises OSError."""
+    """Forbid this process to start other processes and programs, by a seccomp filter; threads are allowed.
+
+    Raises OSError if the kernel refuses, and KeyError on other architectures than x86_64 and aarch64.
+    """
     machine = os.uname().machine
     load, equal, above, masked, answer = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, refuse = 0x7FFF0000, 0x00050000
@@ -83,7 +86,11 @@ def forbid_processes() -> None:
 
 
 def limit(limits: dict[str, int]) -> None:
-    """Limit this process for good: CPU seconds, bytes of memory and of a file, open files. Raises OSError."""
+    """Limit this process for good: CPU seconds, bytes of memory, address space, core dumps and files, and open files.
+
+    `limits` has `cpu_s`, `memory_bytes`, `address_bytes`, `core_bytes`, `file_bytes` and `open_files`. Raises OSError
+    if the kernel refuses, and KeyError on other architectures than x86_64 and aarch64.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     for name, kind in _LIMITS.items():
         soft = limits[name]
@@ -93,7 +100,7 @@ def limit(limits: dict[str, int]) -> None:
 
 
 def prelude() -> dict[str, object]:
-    """Return the names of the prelude."""
+    """Return the names that every program finds imported, with their values."""
     names: dict[str, object] = {}
     exec(PRELUDE, names)
     names.pop("__builtins__", None)
@@ -101,7 +108,12 @@ def prelude() -> dict[str, object]:
 
 
 def run(code: str, names: dict[str, object]) -> int:
-    """Run a program as a script on the descriptors 0, 1 and 2; return its exit code."""
+    """Run a program as a script on the descriptors 0, 1 and 2, with the global `names`; return its exit code.
+
+    The code is that of `sys.exit`, 1 after any other exception, whose traceback goes to standard error, and else 0.
+    Waits for the program's threads and runs its exit handlers. Replaces `sys.stdin`, `sys.stdout` and `__main__` of
+    this process.
+    """
     sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
@@ -121,7 +133,6 @@ def run(code: str, names: dict[str, object]) -> int:
 
 
 def _ending(act: Callable[[], object]) -> int:
-    """Do an act; return the exit code with which Python would end after it."""
     try:
         act()
     except SystemExit as leaving:

@@ -30,7 +30,7 @@ _SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # prctl
 
 
 def beside(name: str) -> ModuleType:
-    """Import a file of this folder, without the package."""
+    """Import a file of this folder, without importing the package, and return its module; `name` has no `.py`."""
     spec = importlib.util.spec_from_file_location(f"_{name}", os.path.join(os.path.dirname(__file__), f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = sys.modules[f"_{name}"] = importlib.util.module_from_spec(spec)
@@ -39,7 +39,7 @@ def beside(name: str) -> ModuleType:
 
 
 def read_exactly(descriptor: int, size_bytes: int) -> bytes:
-    """Read `size_bytes` bytes, or fewer at the end of the channel."""
+    """Return the next `size_bytes` bytes of a descriptor, or fewer at the end of its channel; block until then."""
     parts: list[bytes] = []
     while size_bytes and (part := os.read(descriptor, min(size_bytes, 1 << 20))):
         parts.append(part)
@@ -48,7 +48,7 @@ def read_exactly(descriptor: int, size_bytes: int) -> bytes:
 
 
 def write_frame(descriptor: int, message: Mapping[str, object]) -> None:
-    """Write one message: its length in eight bytes, and JSON."""
+    """Write one message to a descriptor: its length in eight bytes, and JSON; block until all of it is written."""
     payload = json.dumps(message).encode()
     view = memoryview(struct.pack(">Q", len(payload)) + payload)
     while view:
@@ -62,7 +62,11 @@ class Keeper:
         self.questions, self.answers, self.child, self.names = questions, answers, child, names
 
     def keep(self) -> int:
-        """Run one program; return this process's exit code."""
+        """Run the program of the next request and send how it ended; return the exit code of this process.
+
+        The code is 0, `CLOSED` if the channel has ended, and 1 if the request is over 256 MiB or the program could not
+        be confined.
+        """
         header = read_exactly(self.questions, 8)
         if len(header) < 8:
             return CLOSED
@@ -104,7 +108,6 @@ class Keeper:
         return 0
 
     def _be_program(self, request: dict[str, Any], pipes: list[tuple[int, int]]) -> None:
-        """Become the program: never returns."""
         code = 1
         try:
             end_with_parent()
@@ -127,7 +130,10 @@ class Keeper:
 
 
 class Watched:
-    """A running program: what it still has to read, and what it has written so far."""
+    """A running program: the input that it has not read yet, and the output that it has written so far.
+
+    Of standard error, only the last 2,048 bytes are kept.
+    """
 
     def __init__(self, process: int, stdin: int, stdout: int, stderr: int, request: dict[str, Any]) -> None:
         self.descriptors = (stdin, stdout, stderr)
@@ -140,7 +146,10 @@ class Watched:
         self.open = {stdout, stderr}
 
     def watch(self, end_s: float) -> str:
-        """Feed and read the program until it ends; return why it must be stopped, or ""."""
+        """Feed and read the program until it ends; return "", or why it must be stopped: "output" or "wall".
+
+        "wall" means that `end_s`, on the monotonic clock, has passed. The program is not killed here.
+        """
         stdin, _, _ = self.descriptors
         if not self.unread:
             os.close(stdin)
@@ -161,7 +170,10 @@ class Watched:
                 return "wall"
 
     def drain(self) -> str:
-        """Read what an ended program has left in its pipes, which a process that it started may still hold open."""
+        """Read what an ended program has left in its pipes; do not wait for processes that still hold them open.
+
+        Returns "output" if the program wrote more than its limit, else "".
+        """
         for descriptor in list(self.open):
             while self.written_bytes <= self.limit_bytes and self._read(descriptor):
                 pass
@@ -178,7 +190,6 @@ class Watched:
             os.close(stdin)
 
     def _read(self, descriptor: int) -> bool:
-        """Read a part, and return whether there was one."""
         try:
             part = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
@@ -194,7 +205,10 @@ class Watched:
 
 
 def confine(readable: list[str], scratch: str) -> None:
-    """Narrow the files of this process, and all below it, to these paths and the scratch folder."""
+    """Allow this process, and all that it starts, only to read the paths `readable` and to write in `scratch`.
+
+    Raises the errors of sandlock if the kernel cannot do this.
+    """
     import sandlock
 
     optional = sandlock.Protection
@@ -203,12 +217,16 @@ def confine(readable: list[str], scratch: str) -> None:
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
+    """Have the kernel kill this process (SIGKILL) when its parent ends."""
     ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 
 def main(readable: list[str], scratch: str) -> None:
-    """Run programs, one after another, until the parent closes the channel."""
+    """Confine this process, then run programs one after another, until the parent closes the channel; never returns.
+
+    The exit code is 0 after the end of the channel, `LEFT_FILES` if a program left files in `scratch` that cannot be
+    removed, and 1 if this process cannot be confined or a keeper fails.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     questions, answers = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)

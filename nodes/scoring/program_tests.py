@@ -45,7 +45,7 @@ _call()
 
 @dataclass(frozen=True)
 class ProgramTest:
-    """One test: the program's standard input, and what judges its output."""
+    """One test: the program's standard input, the expected output, and the function that judges its output."""
 
     stdin: str
     expected: str
@@ -55,12 +55,15 @@ class ProgramTest:
 def prime_code(
     response: str, ground_truth: object, *, continuous: bool = True, limit_s: float = 10.0, sandbox: str = ""
 ) -> dict[str, object] | float:
-    """Score 1 if the response's program passes all tests, else the share of the first ten that it passes.
+    """Return a dict whose `score` is 1 if the response's program passes all tests, else its share of the first ten.
 
-    The program is the last ```` ```python ```` block, or the whole response. `ground_truth` holds `inputs` and
+    The dict also has `acc` (1 if all pass), `passed`, `tests` (numbers of tests) and `reason`, the first failure.
+    Without `continuous`, a program that fails a test scores 0. The program is the last ```` ```python ```` block, or
+    the text before any fence; a response without a program scores `NoProgram(0.0)`. `ground_truth` has `inputs` and
     `outputs`, one of each for a test, and for tests that call a function its name, `fn_name`; it may be JSON text. Each
-    test has `limit_s` seconds, and all together 11 times that. Without `continuous`, a program that fails a test scores
-    0. `sandbox` is the URL of a SandboxFusion server, which then runs the programs.
+    test has `limit_s` seconds, and all together 11 times that. `sandbox` is the URL of a SandboxFusion server, which
+    then runs the programs. Raises ValueError if the ground truth cannot be read, and RuleError if this machine cannot
+    confine programs or the server fails.
     Source: verl, `verl/utils/reward_score/prime_code`. Deviations: see `docs/graders.md`.
     """
     code = program_of(response)
@@ -88,7 +91,7 @@ def prime_code(
 def prime_code_all(
     response: str, ground_truth: object, *, limit_s: float = 10.0, sandbox: str = ""
 ) -> dict[str, object] | float:
-    """Score 1 if the response's program passes all tests, else 0: `prime_code` without `continuous`."""
+    """Return the result of `prime_code` without `continuous`: `score` is 1 if all tests pass, else 0."""
     return prime_code(response, ground_truth, continuous=False, limit_s=limit_s, sandbox=sandbox)
 
 
@@ -99,7 +102,6 @@ class NoProgram(float):
 
 
 def _results(program: str, tests: Sequence[ProgramTest], runner: Runner, limit_s: float) -> Iterator[str]:
-    """Run a program on one test after another; yield why it failed each, or ""."""
     end_s = time.monotonic() + BUDGET_LIMITS * limit_s
     for test in tests:
         wall_s = min(limit_s, end_s - time.monotonic())
@@ -130,16 +132,20 @@ def program_of(response: str) -> str:
 
 
 def as_call(code: str, name: str) -> str:
-    """Return a program that calls a function of `code` with the JSON list on its standard input, and prints its result.
+    """Return a program that calls the function `name` of `code` and prints its result as JSON on the last line.
 
-    The function is a method of `Solution` if the code has such a class; the last line that is printed is the result. If
-    all keys of a first argument are integers as text, they become integers, as in verl.
+    The arguments are a JSON list on standard input. The function is a method of `Solution` if the code has such a
+    class. If the first argument is an object whose keys are all integers as text, they become integers, as in verl.
     """
     return _CALL.format(code=code, name=name, in_class="class Solution" in code)
 
 
 def tests_of(ground_truth: object) -> Iterator[ProgramTest]:
-    """Read the tests of a ground truth; ValueError if it has none, or they are of no known form."""
+    """Yield the tests of a ground truth, a dict or JSON text with `inputs` and `outputs`, and perhaps `fn_name`.
+
+    Raises ValueError if the ground truth is not of this form, has no tests or not as many inputs as outputs, if
+    `fn_name` cannot name a function, or if a test cannot be read.
+    """
     truth = _truth(ground_truth)
     inputs, outputs = truth.get("inputs"), truth.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list):
@@ -188,9 +194,9 @@ def _call_test(lines: object, expected: object) -> ProgramTest:
 
 
 def same_print(printed: str, expected: str) -> bool:
-    r"""Return whether a program printed what was expected, spaces around lines and empty lines apart.
+    r"""Return whether a program printed the expected text, ignoring spaces around lines and empty lines.
 
-    Where not all lines are integers, lines that are numbers may differ by 1e-5 of the number.
+    Lines that are all numbers, at least one of them not a natural number, may differ by 1e-8 plus 1e-5 of the number.
     Source: verl, `run_test` of `prime_code/testing_util.py`.
 
     >>> same_print("1 2 \n3\n", "1 2\n3"), same_print("0.3333333", "0.33333333"), same_print("2 1", "1 2")
@@ -218,9 +224,9 @@ def _close(lines: Sequence[str], expected: Sequence[str]) -> bool:
 
 
 def same_value(printed: str, expected: object) -> bool:
-    r"""Return whether the last line that was printed is the expected value as JSON, or the only one of its list.
+    r"""Return whether the last printed line is, as JSON, the expected value, or the only item of an expected list.
 
-    Deviation: verl takes the first of a longer list as well.
+    Text that is not JSON is not equal. Deviation: verl also accepts the first item of a longer list.
 
     >>> same_value("debug\n[1, 2]\n", [1, 2]), same_value("3\n", [3]), same_value("3\n", 4)
     (True, True, False)

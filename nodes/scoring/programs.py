@@ -41,9 +41,9 @@ _OWN_FILES = [str(Path(__file__).with_name(name)) for name in _FILES]
 
 @dataclass(frozen=True)
 class ProgramLimits:
-    """What one program may use: seconds by the clock and of CPU time, bytes of memory, of output and of a file.
+    """What one program may use: seconds of time and of CPU time, bytes of memory, output and a file, open files.
 
-    A program is one process: it may start threads, and neither processes nor other programs.
+    A program is one process: it may start threads, but neither processes nor other programs.
     """
 
     wall_s: float = 10.0
@@ -56,10 +56,10 @@ class ProgramLimits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program ended: what it printed, its exit code (minus the signal that killed it), why it was stopped.
+    """How a program ended: what it printed, its exit code (minus the signal that killed it), and why it was stopped.
 
-    `stopped` is empty for a program that ended by itself, also by an exception; `stderr` is the end of what it wrote
-    there.
+    `stopped` is empty for a program that ended by itself, also by an exception; `stderr` is the end of its standard
+    error.
     """
 
     stdout: str
@@ -71,7 +71,7 @@ class Outcome:
 
     @property
     def failure(self) -> str:
-        """Return why the program failed: the limit, the signal, or the last line of its traceback; "" if it did not."""
+        """Return why the program failed: a limit, a signal, its last line on standard error, its exit code; else ""."""
         if self.stopped or self.exit_code == 0:
             return self.stopped
         lines = [line for line in self.stderr.splitlines() if line.strip()]
@@ -79,17 +79,18 @@ class Outcome:
 
 
 class Runner(Protocol):
-    """What runs programs: a host of this machine, or a remote sandbox."""
+    """Runs programs: a host on this machine, or a remote sandbox."""
 
     def run(self, code: str, stdin: str = "", limits: ProgramLimits = ...) -> Outcome:
-        """Run one program to its end."""
+        """Run a Python program within `limits`, with the standard input `stdin`, and return how it ended."""
         ...
 
 
 class ProgramHost:
-    """Runs programs one after another; several hosts run side by side. It starts with the first program.
+    """Runs programs one after another in one warm host process, which starts with the first program.
 
-    The host, and all that programs left, ends on `close`, at exit, and when this process dies.
+    Several hosts can run side by side. A host, with everything that its programs have left, ends on `close`, at exit,
+    and when this process dies.
     """
 
     def __init__(self) -> None:
@@ -103,15 +104,16 @@ class ProgramHost:
         self.close()
 
     def close(self) -> None:
-        """End the host; a later program starts another."""
+        """End the host process; a later `run` starts another."""
         if self._started is not None:
             self._started.end()
         self._started = None
 
     def run(self, code: str, stdin: str = "", limits: ProgramLimits = ProgramLimits()) -> Outcome:
-        """Run a Python program on a text as its standard input.
+        """Run a Python program with the text `stdin` as its standard input, and return how it ended.
 
-        Raises RuleError if this machine cannot confine it.
+        The call blocks until the program ends or reaches its limits. If the host dies, `stopped` of the result says
+        why. Raises RuleError if this machine cannot confine the program.
         """
         allowed = {**asdict(limits), "address_bytes": limits.memory_bytes * ADDRESS_SPACE_RATIO}
         with self._lock:
@@ -138,8 +140,8 @@ class ProgramHost:
 def run_program(code: str, stdin: str = "", limits: ProgramLimits = ProgramLimits()) -> Outcome:
     r"""Run a Python program that a model wrote, confined by the kernel; return how it ended.
 
-    It has no network, no files but Python's and an empty scratch folder, one process, and the resources of `limits`.
-    Programs of one thread share a warm host. Raises RuleError if this machine cannot confine a program.
+    The program has no network, no files but Python's and an empty scratch folder, one process, and the resources of
+    `limits`. Programs of one thread share a warm host. Raises RuleError if this machine cannot confine a program.
 
     >>> run_program("print(int(input()) * 2)", "21").stdout  # doctest: +SKIP
     '42\n'
@@ -155,8 +157,6 @@ _OF_THREAD = threading.local()
 
 
 class _Started:
-    """A host process and its channel."""
-
     def __init__(self, memory_bytes: int) -> None:
         self.memory_bytes, self.owner = memory_bytes, os.getpid()
         # In a confined grader, or a fork of one, what starts here is confined already.
@@ -201,7 +201,6 @@ class _Started:
         return ended or memory_bytes > self.memory_bytes
 
     def send(self, message: dict[str, object]) -> None:
-        """Send one message."""
         payload = json.dumps(message).encode()
         view = memoryview(struct.pack(">Q", len(payload)) + payload)
         with contextlib.suppress(BrokenPipeError):  # reading shows that it ended
@@ -242,7 +241,6 @@ class _Started:
         return lines[-1].removeprefix("flowgraph ended this process: ")[:WHY_CHARACTERS] if lines else ""
 
     def end(self) -> None:
-        """End the host and all below it."""
         self._end()
 
 
@@ -262,7 +260,6 @@ def _end(process: subprocess.Popen[bytes], descriptors: list[int], scratch: str,
 
 
 def _outcome(answer: dict[str, object], limits: ProgramLimits) -> Outcome:
-    """Read a keeper's answer."""
     code, stderr = cast("int", answer["code"]), str(answer["stderr"])
     reasons = {
         "": "",

@@ -16,8 +16,8 @@ Truth = str | Sequence[str] | Mapping[str, Any]
 def search_r1(response: str, ground_truth: Truth, *, format_score: float = 0.0) -> float:
     """Score 1 if the last `<answer>…</answer>` is one of the true answers, up to case, articles and punctuation.
 
-    A response with more than 10 opening or closing tags scores a quarter of that, a wrong answer `format_score`.
-    Without an answer the score is 0 and `Unreadable`.
+    A right answer scores 0.25 if the response has more than 10 opening or more than 10 closing tags. A wrong answer
+    scores `format_score`. Without an answer the score is 0 and `Unreadable`.
 
     Source: verl, `verl/utils/reward_score/search_r1_like_qa_em.py`, `compute_score`; Jin et al. 2025 (Search-R1), arXiv
     2503.09516, section 3.4.

@@ -57,14 +57,16 @@ def remote_judge(
 ) -> Scores:
     """Return the score of each response by a judge behind an OpenAI-compatible URL, from 0 to 1: [B].
 
-    The judge gets one message, which `template` (Jinja2, sandboxed) makes from `prompt`, the prompt's last message,
-    `messages`, all of them, `response`, `ground_truth`, and any column of the data set. The last match of `pattern` in
-    its verdict is the score, which `scale`, the lowest and the highest score, maps to 0 and 1. Requests go to
-    `/v1/chat/completions`, or `/chat/completions` below the path of `url`: up to `workers` at a time, each within
-    `limit_s` seconds, again if the server is busy or fails. A verdict without a number within the scale, and an answer
-    that is late, too long or not of this form, scores `on_error`, or ends the run if that is "fail". All responses
-    together may take `call_limit_s` seconds, by default as in `score`. `api_key_env` names the environment variable
-    that has the server's key; the key itself is not recorded.
+    The judge gets one message, which `template` (Jinja2, sandboxed) makes from `prompt` (the prompt's last message),
+    `messages` (all messages of the prompt), `response`, `ground_truth`, and any column of the data set. The last match
+    of `pattern` in the verdict's last 20,000 characters is the score, which `scale`, the lowest and the highest score,
+    maps to 0 and 1. Requests go to `/v1/chat/completions`, or `/chat/completions` below the path of `url`: up to
+    `workers` at a time, each within `limit_s` seconds, and up to five times if the server is busy or fails. A verdict
+    without a number within the scale, or an answer that is late, too long or of another form, scores `on_error`, or
+    raises RuleError if that is "fail". All responses together may take `call_limit_s` seconds, by default as in
+    `score`. `api_key_env` names the environment variable that has the server's key; the key itself is not recorded.
+    RuleError is always raised if the template fails, the server cannot be reached, or it refuses the key, the path or
+    the model.
 
     Source: Zheng et al. 2023 (LLM as a judge), arXiv 2306.05685, section 3.1, single-answer grading.
     """
@@ -102,14 +104,14 @@ def remote_reward(
 ) -> Scores:
     """Return the score of each response by a reward model that vLLM or SGLang serves: [B].
 
-    The score is the model's only label without an activation; of a model that labels each token, that of the last one.
-    The server applies the model's chat template to the prompt and the response, or `template` (Jinja2, sandboxed) makes
-    the text from `messages`, the prompt and the response as messages, `prompt`, `response`, and columns. SGLang applies
-    none, so it needs a `template`. `model` is the model's name on the server. Requests go to `/classify` or `/pooling`
-    below the path of `url`. Failures, limits and `api_key_env` are those of `remote_judge`.
+    The score is the model's only label without an activation; of a model that labels each token, that of the last
+    token. The server applies the model's chat template to the prompt and the response, unless `template` (Jinja2,
+    sandboxed) makes the text from `messages` (the prompt and the response as messages), `prompt`, `response`, and
+    columns. SGLang applies no chat template, so it needs a `template`. `model` is the model's name on the server.
+    Requests go to `/classify` or `/pooling` below the path of `url`. Failures, limits and `api_key_env` are those of
+    `remote_judge`. Raises RuleError also for SGLang without a template.
 
     Source: vLLM 0.13, classification and pooling APIs, with `use_activation`; SGLang, native API, `/classify`.
-    Raises RuleError for SGLang without a template.
     """
     if api == "sglang/classify" and not template:
         what = "SGLang's /classify applies no chat template, so the model would read texts of another form"
@@ -136,7 +138,7 @@ SERVED = (remote_judge.__name__, remote_reward.__name__)
 
 
 def below(parts: SplitResult, path: str) -> SplitResult:
-    """Return the parts of a URL with a path added, unless it ends with it already.
+    """Return the parts of a URL without its fragment and with `path` appended, unless its path ends so already.
 
     >>> below(split_url("http://localhost:8000/"), "/classify").geturl()
     'http://localhost:8000/classify'
@@ -146,7 +148,9 @@ def below(parts: SplitResult, path: str) -> SplitResult:
 
 
 def chat_endpoint(url: str) -> SplitResult:
-    """Return the parts of the URL of chat completions, given the URL of a server or of its API.
+    """Return the parts of the chat-completions URL of a server. Raises ValueError if `url` is not a server's URL.
+
+    `url` is that of the server, to which `/v1` is added, or that of its API.
 
     >>> chat_endpoint("http://localhost:8000").path, chat_endpoint("https://api.example.org/openai/v2/").path
     ('/v1/chat/completions', '/openai/v2/chat/completions')
@@ -156,7 +160,12 @@ def chat_endpoint(url: str) -> SplitResult:
 
 
 def read_verdict(answer: object, *, pattern: re.Pattern[str], scale: tuple[float, float]) -> Scored:
-    """Return the score in an answer of chat completions, from 0 to 1. Raises NoScoreError for one without it."""
+    """Return the score, from 0 to 1, and the last 300 characters of a judge's verdict in a chat-completions answer.
+
+    The first group of the last match of `pattern` in the verdict is the score; `scale` is the lowest and the highest
+    score. Raises NoScoreError for an answer of another form, a verdict that was cut at its token limit, and a verdict
+    without a match or whose score is not a number within the scale.
+    """
     choice = only_item(answer, "choices")
     message = choice.get("message")
     verdict = message.get("content") if isinstance(message, dict) else None
@@ -178,14 +187,14 @@ def read_verdict(answer: object, *, pattern: re.Pattern[str], scale: tuple[float
 
 
 def read_classified(answer: object) -> Scored:
-    """Return the score in an answer of vLLM's `/classify`. Raises NoScoreError for one without it."""
+    """Return the score in an answer of vLLM's `/classify`. Raises NoScoreError unless it is one finite number."""
     return Scored(number_in(only_item(answer, "data").get("probs")))
 
 
 def read_pooled(answer: object) -> Scored:
     """Return the score in an answer of vLLM's `/pooling`: the number of the text, or else of its last token.
 
-    Raises NoScoreError for an answer without it.
+    Raises NoScoreError if the answer has not exactly one finite number there.
     """
     numbers = only_item(answer, "data").get("data")
     of_tokens = isinstance(numbers, list) and numbers and isinstance(numbers[-1], list)
@@ -193,7 +202,7 @@ def read_pooled(answer: object) -> Scored:
 
 
 def read_embedded(answer: object) -> Scored:
-    """Return the score in an answer of SGLang's `/classify`. Raises NoScoreError for one without it."""
+    """Return the score in an answer of SGLang's `/classify`. Raises NoScoreError unless it is one finite number."""
     return Scored(number_in(only_item(answer, "").get("embedding")))
 
 
@@ -201,7 +210,6 @@ _REWARDS = {"vllm/classify": read_classified, "vllm/pooling": read_pooled, "sgla
 
 
 def _with_messages(row: Mapping[str, Any], *, answered: bool = False) -> dict[str, Any]:
-    """Return a row with its prompt as `messages`, the response among them if `answered`, and as the last one's text."""
     messages = [{"role": message["role"], "content": message["content"]} for message in row["prompt"]]
     answer = [{"role": "assistant", "content": row["response"]}] if answered else []
     return {**row, "messages": messages + answer, "prompt": messages[-1]["content"] if messages else ""}

@@ -23,7 +23,7 @@ LONGEST_S = 1e6  # what a socket takes as its limit ends far above
 
 
 def server_url(url: str) -> str:
-    """Return the URL of a server. Raises ValueError for a text that is not one, or that holds a password."""
+    """Return `url` unchanged. Raises ValueError if it is not a server's URL, or contains a user name or password."""
     try:
         split_url(url)
     except ValueError as error:
@@ -32,14 +32,14 @@ def server_url(url: str) -> str:
 
 
 def variable_name(name: str) -> str:
-    """Return the name of an environment variable, or "". Raises ValueError for others, such as a key."""
+    """Return `name` unchanged. Raises ValueError unless it is "" or can name an environment variable."""
     if name and not re.fullmatch(r"[A-Za-z_]\w{0,99}", name, re.ASCII):
         raise ValueError("should be the name of an environment variable, never a key")
     return name
 
 
 def pattern_of_one_group(pattern: str) -> str:
-    """Return a regular expression with one group. Raises ValueError for others."""
+    """Return `pattern` unchanged. Raises ValueError if it is not a regular expression with exactly one group."""
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
@@ -50,14 +50,14 @@ def pattern_of_one_group(pattern: str) -> str:
 
 
 def rising(scale: tuple[float, float]) -> tuple[float, float]:
-    """Return a scale whose first score is the lower one. Raises ValueError for others."""
+    """Return `scale` unchanged. Raises ValueError if its first score is not below its second."""
     if not scale[0] < scale[1]:
         raise ValueError("should be the lowest and the highest score, in this order")
     return scale
 
 
 def jinja_text(text: str) -> str:
-    """Return a Jinja2 template, or "". Raises ValueError for a syntax error."""
+    """Return `text` unchanged. Raises ValueError if it is not a Jinja2 template; "" is allowed."""
     if text not in ("", TEMPLATE):  # else jinja2 would be imported with this module
         compiled(text)
     return text

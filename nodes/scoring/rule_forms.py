@@ -22,15 +22,16 @@ _UNNAMED = re.compile(r"[^\w/@%+-]")
 
 
 def is_batched(names: Collection[str]) -> bool:
-    """Return whether a rule with these parameters scores a batch: TRL's reward functions have `completions`."""
+    """Return whether `names` are the parameters of a TRL reward function, which scores a batch of `completions`."""
     return "completions" in names
 
 
 def in_form(columns: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the columns of a response, with those that a rule with the parameters `names` expects.
+    """Return a response's columns in the form that a rule with the parameters `names` expects.
 
-    For verl's signature the response is also `solution_str`, and `extra_info` is a dict. TRL's gets every column as a
-    list of one, among them `prompts` and `completions`, which is a list of messages if the prompt is one.
+    For verl's signature, `solution_str` is the response and `extra_info` is a dict. For TRL's, each column is a list of
+    one value, and there are `prompts` and `completions`; the completion is a list of one message if the prompt is a
+    list of messages. Any other rule gets a copy of the columns.
 
     >>> in_form({"response": "7", "prompt": "3 + 4"}, ["prompts", "completions"])["completions"]
     ['7']
@@ -46,12 +47,14 @@ def in_form(columns: Mapping[str, Any], names: Collection[str]) -> dict[str, Any
 
 
 def awaited(value: object) -> object:
-    """Return a rule's result; if it is a coroutine, run it and return what the coroutine returns."""
+    """Return a rule's result; if the rule returned a coroutine, run the coroutine to its end and return its result."""
     return asyncio.run(value) if inspect.iscoroutine(value) else value
 
 
 def single(value: Any) -> object:
-    """Return the only score of a batch of one completion. Raises ValueError for anything but a list of one score.
+    """Return the only score of a batch of one completion. Raises ValueError unless `value` is a collection of one item.
+
+    A text or a mapping does not count as such a collection.
 
     >>> single([0.5])
     0.5
@@ -65,12 +68,10 @@ def single(value: Any) -> object:
 
 
 def finite(value: Any) -> float | None:
-    """Return a finite number, a scalar of an array library included, as a float; None for anything else.
+    """Return a number, or a scalar of an array library, as a float; None for anything that float32 cannot hold.
 
-    A number that float32 cannot have, such as 1e300, is not finite.
-
-    >>> finite(True), finite(float("nan")), finite("1")
-    (1.0, None, None)
+    >>> finite(True), finite(float("nan")), finite("1"), finite(1e300)
+    (1.0, None, None, None)
     """
     if not isinstance(value, Real | Decimal) and hasattr(value, "item"):
         with contextlib.suppress(Exception):
@@ -82,11 +83,11 @@ def finite(value: Any) -> float | None:
 
 
 def extras_of(value: Mapping[Any, Any]) -> dict[str, float | str | None]:
-    """Return what a rule's dict has besides its `score`: numbers as floats, None, and anything else as a short text.
+    """Return the entries of a rule's dict besides `score`: finite numbers as floats, None and NaN as None, else text.
 
-    Texts are cut to 300 characters, and to 3,000 in all; names to 64, in which other characters than letters, digits
-    and `_/@%+-` become `_`. Raises ValueError for over 32 entries, for a dict without `score`, and for an entry
-    whose `__str__` raises.
+    Texts are cut to 300 characters each, and to 3,000 together. Names are cut to 64 characters; characters other than
+    letters, digits and `_/@%+-` become `_`. Raises ValueError for over 32 entries besides `score`, for a dict without
+    `score`, and for an entry whose `__str__` raises.
 
     >>> extras_of({"score": 1.0, "acc": True, "pred": "x = 7", "of.form": 0.5})
     {'acc': 1.0, 'pred': 'x = 7', 'of_form': 0.5}

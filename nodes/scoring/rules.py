@@ -63,7 +63,7 @@ def partial(response: str, ground_truth: str, finished: bool) -> float:
 
 
 def number(response: str, ground_truth: str) -> float:
-    """Score 0.5 if the response contains the number `ground_truth`, plus 0.5 if it contains nothing else.
+    """Score 0.5 if the response contains the number `ground_truth`, plus 0.5 if it contains nothing else but spaces.
 
     The number does not count inside a longer number: neither next to digits, nor with a decimal part or a minus sign.
 
@@ -79,7 +79,8 @@ def reasoning_gym(response: str, extra_info: Mapping[str, str]) -> float:
     """Score the answer inside `<answer>…</answer>`, or else the whole response, with its task's scorer, from 0 to 1.
 
     `extra_info` contains the task's name under `dataset` and the entry, as JSON text, under `entry`. An answer on which
-    the scorer raises, or returns no number, scores 0 and is `Unreadable`.
+    the scorer raises, or returns no number, scores 0 and is `Unreadable`; if the scorer raises on the entry's own
+    answer too, its error is raised.
 
     Source: reasoning-gym 0.1.25, `get_score_answer_fn`.
     Deviation: an answer is never run, so an answer that is not a literal or an expression is wrong where the scorer
@@ -145,7 +146,7 @@ def rule_for(data_source: str) -> str:
 
 
 def is_for_a_model(row: Mapping[str, Any]) -> bool:
-    """Return whether a row's data say that a model scores it: verl's `reward_model.style` is "model".
+    """Return whether a row of data must be scored by a model: verl's `reward_model.style` is "model".
 
     >>> is_for_a_model({"reward_model": {"style": "model", "ground_truth": ""}}), is_for_a_model({"prompt": []})
     (True, False)
@@ -157,10 +158,10 @@ def is_for_a_model(row: Mapping[str, Any]) -> bool:
 def refuse_unscorable(by: str, table: Any, name: str) -> None:
     """Raise RuleError for the first row of a table that its shipped rule cannot score.
 
-    Its ground truth is missing, or has no tests that a rule for programs can read; or, with "data", its
-    `reward_model.style` is "model". `by` is a rule's name, or "data" for the rule of each row's `data_source`; `name`
-    is the data set's name, for the error. If no row has a ground truth, none is required here. Rows of your own rules
-    are checked when they are scored.
+    `by` is a rule's name, or "data" for the rule of each row's `data_source`; `name` is the data set's name, for the
+    error. A row cannot be scored if its ground truth is missing, if the ground truth has no tests that a rule for
+    programs can read, or, with "data", if its `reward_model.style` is "model". If no row has a ground truth, none is
+    required here. Rows of your own rules are checked when they are scored.
     """
     columns = [column for column in ("ground_truth", "reward_model", "data_source") if column in table.column_names]
     rows = [columns_of(row) for row in table.select(columns).to_pylist()]
@@ -220,12 +221,12 @@ class RuleRef:
 
     @property
     def shipped(self) -> bool:
-        """Return whether the rule is one of `RULES`; these read a response, and run a program only in a sandbox."""
+        """Return whether the rule is one of the shipped rules, `RULES`."""
         return self.source == __name__
 
     @property
     def isolated(self) -> bool:
-        """Return whether each response needs a process of its own, because code that is not ours reads it."""
+        """Return whether each response needs a process of its own: your own rules, and those in `ISOLATED_RULES`."""
         return not self.shipped or self.name in ISOLATED_RULES
 
     @property
@@ -238,8 +239,8 @@ def resolve(by: str) -> RuleRef:
     """Return a reference to the rule `by`, without importing anything.
 
     `by` is `path.py:name`, `package.module:name`, or the name of a shipped rule or of an entry point `flowgraph.rules`
-    of an installed package. Raises RuleError for an unknown name or a missing file, and UnknownNameError if two
-    packages have a rule of this name.
+    of an installed package. Raises RuleError for an unknown name, a text of another form or a missing file, and
+    UnknownNameError if two packages have a rule of this name.
 
     >>> resolve("gsm8k")
     RuleRef(text='gsm8k', source='nodes.scoring.rules', name='gsm8k')
@@ -266,9 +267,10 @@ def resolve(by: str) -> RuleRef:
 
 
 def refuse_missing(rule: RuleRef) -> None:
-    """Raise RuleError if the source text of a rule's file shows that it does not define the rule at the top level.
+    """Raise RuleError if the source text of a rule's file shows that it does not define the rule at its top level.
 
-    The file is not run. A rule that is not in a file, or whose file is unclear, is not refused.
+    The file is not run. No error is raised for a rule in a module, a dotted name, or a file that may define the name in
+    another way, for example under an `if` or by `import *`, or that cannot be parsed.
     """
     by, name, path = rule.text, rule.name, Path(rule.source)
     try:

@@ -35,13 +35,17 @@ exec(compile({code!r}, "program.py", "exec"), globals())
 
 
 class SandboxFusion:
-    """Runs Python programs at a URL such as `http://localhost:8080/run_code`. Raises RuleError for a bad URL."""
+    """Runs programs on a SandboxFusion server, such as `http://localhost:8080`. Raises RuleError for a bad URL."""
 
     def __init__(self, url: str) -> None:
         self.url, self._parts = url, read_url(url)
 
     def run(self, code: str, stdin: str = "", limits: ProgramLimits = ProgramLimits()) -> Outcome:  # noqa: B008
-        """Run one program; raises RuleError if the server does not answer, or answers with no result."""
+        """Run a Python program on the server, with the standard input `stdin`, and return how it ended.
+
+        A busy server is asked up to three times. Raises RuleError if it cannot be reached, stays busy, answers late or
+        with another status, or if its answer has no result.
+        """
         request = {
             "code": _SCRIPT.format(prelude=PRELUDE, recursion=RECURSION, code=code),
             "language": "python",
@@ -55,7 +59,6 @@ class SandboxFusion:
         return self._outcome(self._answer(request, limits), limits)
 
     def _answer(self, request: Mapping[str, object], limits: ProgramLimits) -> dict[str, object]:
-        """Post a request, again if the server is busy; return its answer."""
         why, limit_s, sent = "", COMPILE_S + limits.wall_s + GRACE_S, json.dumps(request).encode()
         for attempt in range(TRIES):
             time.sleep(attempt * WAIT_S)
@@ -106,7 +109,7 @@ class SandboxFusion:
 
 
 def read_url(url: str) -> SplitResult:
-    """Read the URL of a sandbox; its path is `/run_code` if it has none. Raises RuleError.
+    """Return the parts of a sandbox's URL; the path defaults to `/run_code`. Raises RuleError if it is not a URL.
 
     >>> read_url("http://localhost:8080").path
     '/run_code'
@@ -119,7 +122,7 @@ def read_url(url: str) -> SplitResult:
 
 
 def endpoint(url: str) -> str:
-    """Return the `HOST:PORT` of a sandbox's URL, which is all that its client has to reach.
+    """Return the `HOST:PORT` of a sandbox's URL; the port defaults to 443 or 80. Raises RuleError if it is not a URL.
 
     >>> endpoint("https://sandbox.example.org/run_code")
     'sandbox.example.org:443'

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def compiled(text: str) -> Template:
-    """Return a Jinja2 template that can neither read attributes of Python nor change what it gets.
+    """Return a Jinja2 template that can neither read Python attributes nor change the values that it gets.
 
-    Names that it does not get, and values that are None, raise UndefinedError. Raises ValueError for a syntax error.
+    Rendering raises UndefinedError for a missing name, and for printing None. Raises ValueError for a syntax error.
     """
     from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -34,9 +34,10 @@ def compiled(text: str) -> Template:
 
 
 def texts_of(template: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the text that a template makes of each row. What a row holds is never read as a template.
+    """Return the text that a Jinja2 template makes of each row; texts in a row are never read as templates.
 
-    Raises RuleError for a name that no column has, with the nearest, and for a template that fails on a row.
+    Raises RuleError for a name that no column has, with the nearest column as a hint, and for a template that fails on
+    a row, for example because a value that it prints is None. Raises ValueError for a syntax error.
 
     >>> texts_of("{{ response }}!", [{"response": "{{ 1 + 1 }}"}])
     ['{{ 1 + 1 }}!']

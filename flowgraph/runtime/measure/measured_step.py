@@ -43,10 +43,10 @@ class MeasuredStep(Data):
 
 
 def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program, seconds: float) -> MeasuredStep:
-    """Return the measurements of step `step` of a program; `seconds` is the duration of the whole step.
+    """Return the measurements of step `step` of a program, with tasks in the order of their beginning.
 
-    `measured` are its tasks on all ranks. A weight sync has no role, so it gets the role that samples at its target, or
-    else the first role there.
+    `measured` are the step's tasks on all ranks, and `seconds` is the duration of the whole step. A weight sync has no
+    role, so it gets the role that samples at its target, or else the first role there.
     """
     served = dict[str, str]()
     for sync in program.tasks:
@@ -84,7 +84,7 @@ def combine_ranks(ranks: Sequence[MeasuredTask]) -> TimedTask:
     """Return the timing of one task from its measurements on all ranks: the seconds of the slowest rank of each pool.
 
     If the task ran in one pool, the seconds are split into the parts that the slowest rank measured, and "around" for
-    the rest; without such parts, all are "measured". `ranks` must not be empty.
+    the rest; without such parts, all are "measured". Repetitions within the step are added. `ranks` must not be empty.
 
     >>> sent = MeasuredTask("sync", "sync", "p.sample", "a", 0, 0.0, 2.0)
     >>> combine_ranks([sent, MeasuredTask("sync", "sync", "", "b", 0, 2.0, 0.5)])
@@ -115,8 +115,8 @@ def _seconds(tasks: Iterable[MeasuredTask]) -> float:
 def peaks_by_pool(measured: Iterable[MeasuredTask], plan: Plan) -> tuple[PoolForecast, ...]:
     """Return the measured peak memory of each pool, in bytes, by phase and role, on the device with the highest peak.
 
-    `measured` are the tasks of one step on all ranks. The host and pools without measurements are left out. If a whole
-    run is in one process, each pool's peak includes the memory of the others.
+    `measured` are the tasks of one step on all ranks. The host and pools without measurements are left out. If all
+    pools share one process, each pool's peak includes the memory of the others.
     """
     tasks_by_pool = defaultdict[str, list[MeasuredTask]](list)
     for task in measured:
@@ -161,9 +161,9 @@ class MeasuredRecorder:
         self._file = Journal(folder.path / NAME)
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
-        """Append the measurements of a step; does nothing if no task was measured.
+        """Append the measurements of a step to `measured.jsonl`; does nothing if no task was measured.
 
-        Faults of the disk are ignored, because the run's recorder reports them.
+        Lines that the disk refuses are written with the next step; the run's recorder reports such a disk.
         """
         if not ran.observed.measured:
             return

@@ -64,11 +64,11 @@ class Meter:
     given_bytes: int = 0
 
     def reads(self, *items: Any) -> None:
-        """Add the bytes of rows or weights that the task reads."""
+        """Add the bytes of rows or weights that the task reads, as `bytes_of` counts them."""
         self.read_bytes += bytes_of(items)
 
     def gives(self, *items: Any) -> None:
-        """Add the bytes of rows or weights that the task returns."""
+        """Add the bytes of rows or weights that the task returns, as `bytes_of` counts them."""
         self.given_bytes += bytes_of(items)
 
     def see_peak(self) -> None:
@@ -82,7 +82,7 @@ _process_bytes = dict[str, int]()  # of this process, by kind of device
 
 @contextmanager
 def measuring(about: MeasuredTask, device: DeviceKind = "cpu") -> Generator[Meter]:
-    """Measure a task that runs within this block, and yield a `Meter` that counts its bytes.
+    """Measure a task that runs within this block, and yield a `Meter` that counts the task's bytes.
 
     `about` has the name, kind, role, pool and rank of the task; see `about_task`. After the block, `Meter.measured` is
     complete; if the block raises, it is not. On a GPU, the block ends when the device has finished its work.
@@ -122,13 +122,13 @@ class Measures:
 
     @contextmanager
     def of(self, task: Task, graph: Graph | None = None, pool: str = "") -> Generator[Meter]:
-        """Measure a task within this block and store its measurement; `graph` and `pool` are as in `about_task`."""
+        """Measure a task in this block, and store it unless the block raises; `graph` and `pool`: see `about_task`."""
         with measuring(about_task(task, graph, self.rank, pool), self.device) as meter:
             yield meter
         self._tasks.append(meter.measured)
 
     def drained(self) -> list[MeasuredTask]:
-        """Return the measurements since the last call."""
+        """Return the measurements since the last call, in the order in which the tasks ended."""
         tasks, self._tasks = self._tasks, []
         return tasks
 
@@ -136,7 +136,7 @@ class Measures:
 def note_process(device: DeviceKind = "cpu") -> None:
     """Store the memory that this process uses now, in bytes, for later measurements; call it before weights are loaded.
 
-    This is the memory of its libraries; on a GPU, that of the device's context and of other processes there.
+    On a CPU, this is the memory of libraries; on a GPU, that of the device's context and of other processes.
     """
     if device == "cuda":
         import torch
@@ -149,10 +149,10 @@ def note_process(device: DeviceKind = "cpu") -> None:
 
 
 def about_task(task: Task, graph: Graph | None = None, rank: int = 0, pool: str = "") -> MeasuredTask:
-    """Return a measurement of a task with only its name, kind, role, pool and rank, as `measuring` needs it.
+    """Return a MeasuredTask with only the name, kind, role, pool and rank of a task, as `measuring` needs it.
 
-    `graph` is the graph of the program; it is needed for the kind of a run of nodes. `pool` replaces the pool of the
-    task, for a weight sync that is measured at its source.
+    `graph` is the graph of the program; without it, every run of nodes is of the kind "host". `pool` replaces the pool
+    of the task, for a weight sync that is measured at its source.
     """
     role = task.role if isinstance(task, Run) else ""
     return MeasuredTask(task_name(task), task_kind(task, graph), role, pool or task_pool(task), rank)
@@ -174,10 +174,10 @@ def bytes_of(item: Any) -> int:
 
 
 def begin_peak(device: DeviceKind = "cpu") -> Callable[[], int]:
-    """Reset the peak memory of this process to the memory that it uses now, and return a function that reads the peak.
+    """Reset this process's peak memory to the memory in use now, and return a function that reads the peak in bytes.
 
-    That function returns bytes. On a GPU, they are the device's memory. If the system cannot reset the peak, it returns
-    the resident memory at the time of its call, a lower bound.
+    On a GPU, this is the peak of the device's memory. If the system cannot reset the peak, the function returns the
+    resident memory at the time of its call, a lower bound.
     """
     if device == "cuda":
         import torch

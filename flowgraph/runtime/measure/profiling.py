@@ -24,7 +24,7 @@ FOLDER = "profile"
 def profiled_steps(text: str) -> frozenset[int]:
     """Return the steps to profile, counted from 0, in the value of `--profile`, a comma-separated list.
 
-    Raises UsageError for anything else.
+    Raises UsageError for anything but whole numbers of at most 9 digits.
 
     >>> sorted(profiled_steps("3, 7"))
     [3, 7]
@@ -46,8 +46,8 @@ class Profiles:
     def of(self, step: int, name: str) -> Generator[None]:
         """Profile this block as a range called `name`, if `step` is to be profiled, and write a Chrome trace.
 
-        A trace over 64 MiB is reduced to its longest events. A trace that cannot be written is reported on stderr
-        without raising. If the block raises, no profile is written.
+        A trace over 64 MiB is reduced to its 100,000 longest events, and one over 1 GiB is not kept. A trace that is
+        not written is reported on stderr without raising. If the block raises, no profile is written.
         """
         if step not in self.steps:
             yield
@@ -81,8 +81,8 @@ def profile_folder(run: Path, step: int) -> Path:
 def write_ray_timeline(run: Path) -> Path | None:
     """Write Ray's timeline of a run's tasks to `profile/ray.json` in the folder `run`, and return its path.
 
-    Call it while Ray is connected. Ray keeps only the newest tasks: 100,000 by default. If writing fails, reports the
-    error on stderr and returns None.
+    Call it while Ray is connected. Ray keeps only the newest tasks: 100,000 by default. Errors are reported on stderr,
+    and None is returned.
     """
     import ray
 

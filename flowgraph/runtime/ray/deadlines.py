@@ -26,9 +26,9 @@ class Deadlines:
 
     @classmethod
     def of(cls, plan: Plan) -> Deadlines:
-        """Return deadlines with the forecast of a plan, except that of host nodes.
+        """Return deadlines with the forecast that a plan has for its tasks, except host nodes.
 
-        They have no forecast if the plan has none or the model of one of its devices is unknown.
+        The forecast is empty if the plan has none, or if the model of one of its devices is unknown.
         """
         speeds_known = all(device.model for device in plan.used())
         tasks = plan.step.tasks if plan.step is not None and speeds_known else ()

@@ -63,7 +63,7 @@ class Flows:
     file: str
 
     def read(self) -> list[Graph]:
-        """Import the user's file, if any, and return the graphs with the ops and types that they name."""
+        """Import the user's file, if any; return the graphs with the ops and types that they name. Raises FlowError."""
         if self.file:
             import_file(Path(self.file))
         return [from_json(text) for text in self.graphs]
@@ -108,9 +108,10 @@ class RankActor:
         return f"Device({self.seat or 'host'})"
 
     def about(self, scratch: Path | None = None) -> dict[str, Any]:
-        """Return this process's id, machine, address and GPUs, and a free port where ranks can connect.
+        """Return facts about this process by name, with a free port where other ranks can connect.
 
-        The entry `sees` is True if `scratch`, a folder of the driver, is visible to this process.
+        They are `pid`, `port`, `ip`, `machine` (Ray's node id), `gpus` (ids, from CUDA_VISIBLE_DEVICES), and `sees`:
+        whether this process sees `scratch`, a folder of the driver.
         """
         import ray
 
@@ -137,16 +138,16 @@ class RankActor:
         return True
 
     def stacks(self) -> list[str]:
-        """Return the stacks of all threads of this process, as lines of text."""
+        """Return the stacks of all threads of this process but the one that answers, as lines of text."""
         return thread_stacks()
 
     def open(
         self, models: ModelSetup, meeting: Path | str | None, limit_s: float, profiles: Profiles = NO_PROFILES
     ) -> LoadedModels:
-        """Connect to the pool's other ranks, load the copies of weights of this device, and return facts about them.
+        """Connect to the pool's other ranks, load the weights of this device's homes, and return facts about them.
 
-        `meeting` is a file or TCP address where ranks connect; None: no process group is needed. A rank waits at most
-        `limit_s` seconds for the others. Homes on inference servers are not loaded here.
+        All ranks of the pool must call it if `meeting`, a file or TCP address where ranks connect, is not None; a rank
+        waits at most `limit_s` seconds for the others. Homes on inference servers are not loaded here.
         """
         seat = self.seat
         assert seat is not None, "a host process hosts no weights"
@@ -174,7 +175,7 @@ class RankActor:
         """Start the server of one replica as a child of this process, and return the server's address and keys.
 
         `place` is the replica's place. The server's files are in a folder in `scratch`, or in a new scratch folder if
-        `scratch` is on another machine. It may take `limit_s` seconds to start.
+        `scratch` is on another machine. The server may take `limit_s` seconds to start.
         """
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
@@ -196,7 +197,7 @@ class RankActor:
         return {home.param: self.servers.facts(home)}
 
     def shut(self) -> None:
-        """End the servers of this process, remove their folder, and close the connections that send weights to them."""
+        """End this process's servers, remove their folder, and close the connections that send weights to servers."""
         for update in self.updates.values():
             update.close()
         if self.servers is not None:
@@ -204,7 +205,7 @@ class RankActor:
             scratches.remove(self.servers.scratch)
 
     def read(self) -> None:
-        """Load the flows of the run; later calls do nothing."""
+        """Load the flows of the run in this process; later calls do nothing. Raises FlowError as `Flows.read` does."""
         if not self.workers:
             write_on_signal()
             self.workers = [DeviceWorker(graph, self.handles) for graph in self.flows.read()]
@@ -215,9 +216,9 @@ class RankActor:
         """Run a task and return a table for each result, then the tables that the task sends, then the observations.
 
         `graph` is the index of the graph in the run; `versions` are the versions of the models that the task reads;
-        `key` contains the seed and the step. `tables` are the tables of the inputs in order, and `shards` describes
-        them for each input. Of ranks that share their rows only the first returns metrics. A FlowError gets notes with
-        the nodes, device and step, and the line of the flow.
+        `key` contains the seed and the step. `tables` are the tables of all inputs in order; for each input, `shards`
+        has their number, and whether their rows are this rank's already. Of ranks that share their rows, only the first
+        returns metrics. A FlowError gets notes with the nodes, device and step, and the line of the flow.
         """
         self.read()
         worker, seat = self.workers[graph], self.seat
@@ -294,9 +295,9 @@ class RankActor:
                 pass
 
     def took(self, home: Home, version: int, *after: Any) -> None:
-        """Set the weight version of a home on servers.
+        """Set the weight version of a home on inference servers, after the weights were sent.
 
-        The results in `after` make this call wait until the weights were sent.
+        Ray waits for the results in `after` before it makes this call.
         """
         self.handles[home].version = version
 
@@ -327,7 +328,7 @@ class RankActor:
     def switch(self, home: Home, awake: bool, *after: Any) -> None:
         """Free this device's memory of a home's weights, or load them again (`awake`).
 
-        The results in `after` make the call wait for other calls.
+        Ray waits for the results in `after` before it makes this call.
         """
         with self.measures.of(Switch(home, awake)):
             handle = self.handles[home]
@@ -363,7 +364,7 @@ def apply_to_tables(function: Callable[..., Any], counts: Sequence[int], rest: S
     """Join the tables of each result, call `function(joined_tables, *rest)`, and return what the function returns.
 
     `tables` are the tables of one result after another, each from one rank; `counts` has the number of tables of each
-    result. Columns of row ids are left out.
+    result. Columns of row ids are left out. Raises LawError if the ranks of a result return different scalars.
     """
     parts = iter(tables)
     joined_tables = [join_shards(list(islice(parts, count)), "a result") for count in counts]
@@ -374,7 +375,7 @@ def apply_to_tables(function: Callable[..., Any], counts: Sequence[int], rest: S
 def leads_row_group(home: Home, member: int) -> bool:
     """Return whether device `member` of a home is the first of the devices that compute the same rows.
 
-    `member` is the index of the device among the members of the home.
+    `member` is the device's index among the members of the home, from 0.
     """
     return member % (len(home.members) // home.ranks) == 0
 

@@ -72,12 +72,12 @@ class RayPlaces:
 
     @property
     def members(self) -> list[Member]:
-        """Return the actors of all pools."""
+        """Return the actors of all pools, in the order of the pools and their devices."""
         return [member for pool in self.pools.values() for member in pool]
 
     @property
     def spots(self) -> Spots:
-        """Return the location of each device of each pool."""
+        """Return the location of each device of each pool, by the pool's name."""
         return {
             name: [DeviceLocation(m.about["machine"], m.about["sees"], m.seat.kind == "gpu") for m in members]
             for name, members in self.pools.items()
@@ -100,9 +100,9 @@ class RayPlaces:
     def run(
         self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: Mapping[str, int], key: Key
     ) -> Mapping[str, TableReferences]:
-        """Submit a task to every member of its home, or to a host process, and return references to its results.
+        """Submit a task to each member of its home, or to a host process; return references to its results by name.
 
-        Each rank gets only its rows. The arguments are those of `Places.run`.
+        Each rank gets only its rows. The arguments are those of `Places.run`. Errors are raised by the next `finish`.
         """
         nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
         names = [name for name, kind in results_given(task, nodes) if not issubclass(kind, Model)]  # models stay
@@ -144,8 +144,8 @@ class RayPlaces:
     def sync(self, task: Sync, version: int) -> None:
         """Submit a copy of a model's weights, of version `version`, from the source home of `task` to its target.
 
-        Members of the source send them to inference servers directly. Other weights are copied within each process that
-        has both homes, or else through Ray's object store.
+        Members of the source send weights to inference servers directly. Other weights are copied within each process
+        that has both homes, or else through Ray's object store. Errors are raised by the next `finish`.
         """
         source, target, about = task.source, task.target, f"{task.value}, sync to {task.target}"
         senders, receivers = self._members(source), self._members(target)
@@ -166,7 +166,10 @@ class RayPlaces:
             self._wait_for_all(refs, about, receivers)
 
     def way(self, source: Home, target: Home) -> WeightsBy:
-        """Return the weight transport from `source` to the servers of `target`: "memory", "group" or "disk"."""
+        """Return the weight transport from `source` to the servers of `target`: "memory", "group" or "disk".
+
+        Raises WorkerError as `weight_transport` does, but not for attached servers.
+        """
         if target.param in self.attached:
             return engine_of(target).weights_by(target, shared=source.pool == target.pool)
         return weight_transport(source, target, self.spots)

@@ -38,7 +38,7 @@ class Session:
     name: str = ""
 
     def close(self) -> None:
-        """Disconnect from Ray, and end it if it was started here: by force if that takes over `SHUT_S` seconds."""
+        """Disconnect from Ray, and end a Ray that was started here: by force if that takes over 20 seconds."""
         import ray
 
         self.end_stopped()
@@ -51,7 +51,7 @@ class Session:
             leaving.join(SHUT_S)
 
     def end_stopped(self) -> None:
-        """Kill processes, stopped by a signal, of a Ray that was started here: Ray would wait for them forever."""
+        """Kill the processes that a signal has stopped, if Ray was started here; Ray would wait for them forever."""
         import psutil
 
         for process in _ray_processes() if self.started else ():
@@ -84,8 +84,8 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int, 
     A Ray that is started here has one CPU per device of `plan` and one more for host nodes, a token that only this run
     knows, and no dashboard; it listens on loopback only. `folder` contains a user's files for workers, if any;
     `threads` is the number of CPU threads per process. With `timeline`, Ray records each task, and its memory grows
-    with every step. Raises WorkerError if Ray is not installed, does not start, or cannot be reached, and
-    KeyboardInterrupt if it was interrupted while it started.
+    with every step. Environment variables of this process that Ray reads are set. Raises WorkerError if Ray is not
+    installed, does not start, or cannot be reached, and KeyboardInterrupt if it was interrupted while it started.
     """
     variables = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     if any(device.kind == "cpu" for device in plan.used()):
@@ -158,7 +158,6 @@ def _refuse_unreachable(address: str) -> None:
 
 
 def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
-    """Start Ray on this machine and return the name of its session."""
     import psutil
     import ray
 
@@ -182,10 +181,9 @@ def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
 
 
 def match_cluster(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the Ray node for each machine of a plan, by its name, on a cluster that can also run host nodes.
+    """Return the Ray node for each machine of a plan, by the machine's name, on a cluster with room for host nodes.
 
-    `nodes` are the result of `ray.nodes`. Raises ResourceError if `match_machines` does, or if no node has a CPU left
-    for host nodes.
+    `nodes` are the result of `ray.nodes`. Raises ResourceError as `match_machines`, or without a CPU for host nodes.
     """
     chosen = match_machines(plan, nodes)
     machines = {machine.name: machine for machine in plan.cluster.nodes}
@@ -218,7 +216,7 @@ def match_machines(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dic
 
 
 def resources_needed(plan: Plan, node: Machine) -> Mapping[str, float]:
-    """Return the Ray resources that a plan needs on machine `node`: a "CPU" per device, and a "GPU" per GPU."""
+    """Return the Ray resources that a plan needs on machine `node`: a "CPU" for each device, a "GPU" for each GPU."""
     indices = [index for pool in plan.pools for name, index in pool.devices if name == node.name]
     gpus = sum(node.devices[index].kind == "gpu" for index in indices)
     return {"CPU": len(indices)} | ({"GPU": gpus} if gpus else {})

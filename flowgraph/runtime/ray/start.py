@@ -104,7 +104,6 @@ def _reserve(program: Program, pool: Pool, name: str, machine: Mapping[str, Any]
 
 
 def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Profiles) -> None:
-    """Locate every process, connect the ranks of each pool, load the weights, and start the servers."""
     import ray
 
     address = cast("Any", ray.util).get_node_ip_address()

@@ -64,8 +64,7 @@ class Member:
 class PendingCall:
     """A call that was submitted: its reference, its description, and its member (None: a host process).
 
-    `task` names the call in the same way in every step. `limit_s` bounds the seconds during which no call at all
-    completes.
+    `task` names the call in the same way in every step. `limit_s` bounds the seconds without any completed call.
     """
 
     ref: Any
@@ -98,8 +97,8 @@ class Supervisor:
     def results(self, pending: Sequence[PendingCall], limit_s: float | None = None) -> Iterator[Any]:
         """Yield the result of each call as soon as it is available.
 
-        Raises the error of a call, and WorkerError if a process died or does not respond, or if all calls together take
-        more than `limit_s` seconds.
+        Raises the error of a call, and WorkerError if a process died or does not respond, if all calls together take
+        more than `limit_s` seconds (None: no limit), or if none completes for longer than each call's own `limit_s`.
         """
         import ray
 

@@ -45,8 +45,8 @@ def weight_transport(source: Home, target: Home, spots: Spots) -> WeightsBy:
 
     A transport that the plan sets is returned. Otherwise it is the engine's default: usually memory for servers on the
     same devices, and a process group elsewhere. A process group cannot contain a GPU twice, so if the sender's GPU is
-    also a server's, weights go through a folder. `spots` are the devices of each pool. Raises WorkerError for a
-    transport that cannot work between their machines.
+    also a server's, weights go through a folder. `spots` are the devices of each pool. Raises WorkerError if the
+    machines share no folder for "disk", or if "memory" would lead from a GPU to another machine.
     """
     sender, servers = spots[source.pool][0], spots[target.pool][: target.layout.devices]
     shared = same_devices(source, target)

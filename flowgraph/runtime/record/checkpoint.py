@@ -61,8 +61,7 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints in `folder` of the run whose id is `run`; the newest `keep` of them are kept, and the best one.
 
-    A manifest contains the run's id and the steps, so `fault_of` detects a checkpoint that was copied from another run
-    or renamed.
+    A manifest has the run's id and the steps, so `fault_of` detects a checkpoint of another run or a renamed one.
     """
 
     folder: Path
@@ -70,7 +69,7 @@ class Checkpoints:
     run: str = ""
 
     def sweep(self) -> None:
-        """Remove the temporary folders of processes that ended while writing or removing a checkpoint."""
+        """Remove all temporary folders; call it only while no process writes or removes a checkpoint."""
         for path in self.folder.glob("tmp_*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -82,9 +81,8 @@ class Checkpoints:
     def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest checkpoint whose files all match its manifest, or None if the folder has no checkpoints.
 
-        Newer, damaged checkpoints are renamed and reported with `say`. Raises RunFolderError if all are damaged, and
-        renames none then: to start over would remove what the run recorded, and the cause may be the disk or another
-        version.
+        Newer, damaged checkpoints are renamed and reported with `say`. Raises RunFolderError if all checkpoints are
+        damaged, and then renames none: to start over would remove what the run recorded, and the disk may be the cause.
         """
         damaged = list[tuple[Checkpoint, str]]()
         for checkpoint in reversed(self.oldest_first()):
@@ -107,7 +105,10 @@ class Checkpoints:
         return None
 
     def fault_of(self, checkpoint: Checkpoint) -> str:
-        """Return how a checkpoint differs from its manifest, or that it is of another run; "" if it is intact."""
+        """Return how a checkpoint differs from its manifest, or that it is of another run; "" if it is intact.
+
+        Every file that the manifest lists is read and hashed. Only the first fault is returned.
+        """
         path = checkpoint.path / MANIFEST
         if not path.is_file():
             return f"{MANIFEST} is missing"
@@ -131,9 +132,9 @@ class Checkpoints:
         """Write the checkpoint after `steps` steps and return it.
 
         `write` fills an empty folder; the entries that it returns are added to `state`. The folder is then hashed and
-        renamed. If anything fails, the existing checkpoints stay unchanged. Old ones are removed after the new one has
-        been verified by reading it. Raises OSError (ENOSPC) before writing if less space is free than the newest
-        checkpoint takes, and OSError (EIO) if the new checkpoint does not match what was written.
+        renamed. If anything fails, existing checkpoints stay. Old checkpoints are removed after the new one has been
+        verified by reading it. Raises OSError (ENOSPC) before writing if less space is free than the newest checkpoint
+        takes, OSError (EIO) if the new checkpoint does not match what was written, and errors of `write`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         newest = self.oldest_first()[-1:]
@@ -167,7 +168,6 @@ class Checkpoints:
         return checkpoint
 
     def _remove_old(self, steps: int) -> None:
-        """Remove checkpoints before the newest `keep` of those up to `steps` steps, except the best one."""
         best = self.best()
         until = [old for old in self.oldest_first() if old.steps <= steps and (best is None or old.steps != best.steps)]
         extra = len(until) - self.keep + (best is not None and best.steps == steps)
@@ -176,7 +176,7 @@ class Checkpoints:
         self.sweep()
 
     def best(self) -> BestFacts | None:
-        """Return which checkpoint is the best and by which metric; None if none is, or if it is no longer there."""
+        """Return which checkpoint is the best and by which metric; None if none is marked, or if it was removed."""
         try:
             best = json_as(BestFacts, read_bytes(self.folder / BEST))
         except (OSError, ValueError):
@@ -290,10 +290,10 @@ class Saver:
     export: Callable[[], None] = lambda: None
 
     def checked(self, steps: int, metrics: Mapping[str, float]) -> None:
-        """Make the checkpoint after `steps` steps the best one if its `metric` is higher than before.
+        """Make the checkpoint after `steps` steps the best one if its `metric` is higher than that of the best so far.
 
-        It is written if it does not exist. NaN is never the best, and of equal values the first is. A fault of the disk
-        is reported with `say`.
+        The checkpoint is written if it does not exist, and `export` is called. NaN is never the best, and of equal
+        values the first is. A fault of the disk is reported with `say`; other errors are raised.
         """
         best, value = self.checkpoints.best(), metrics.get(self.metric, math.nan)
         if not value > (best.value if best is not None and best.metric == self.metric else -math.inf):
@@ -314,8 +314,7 @@ class Saver:
     def stepped(self, steps: int) -> None:
         """Write a checkpoint if one is due after `steps` steps.
 
-        A fault of the disk is reported with `say`; the third in a row raises RunFolderError. Other errors are raised at
-        once.
+        A fault of the disk is reported with `say`; the third in a row raises RunFolderError. Other errors are raised.
         """
         if self.every and steps % self.every == 0 and (why := self._refused(steps)):
             self.failures += 1

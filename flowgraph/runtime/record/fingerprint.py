@@ -33,7 +33,7 @@ def fingerprint(plan: Plan, threads: int) -> dict[str, str]:
 
 
 def layouts_text(plan: Plan) -> str:
-    """Return a line of text with the engine, layout and staleness of each role of a plan, and the kinds of devices."""
+    """Return a line with the engine, layout and staleness of each role of a plan, sorted, and the kinds of devices."""
     kinds = ", ".join(sorted({device.kind for device in plan.used()}))
     roles = (" ".join([r.role, r.engine, str(r.layout), r.late]).strip() for r in plan.placed)
     return f"{'; '.join(sorted(roles))} on {kinds}"
@@ -65,6 +65,6 @@ def resume_promise(plan: Plan, changed: bool = False) -> Promise:
 
 
 def irreproducible_parts(plan: Plan) -> list[str]:
-    """Return the parts of a plan that are not reproducible to the bit: roles on inference servers, and GPUs."""
+    """Return the parts of a plan that do not repeat to the bit, as text: roles on inference servers, and GPUs."""
     served = [f"{role.role} on {role.engine}" for role in plan.placed if is_server(role.engine)]
     return served + (["GPUs"] if any(device.kind == "gpu" for device in plan.used()) else [])

@@ -28,7 +28,7 @@ def rollout_nodes(graph: Graph) -> list[Node]:
 
 
 def row_values(graph: Graph, node: Node) -> dict[str, str]:
-    """Return the types, as text, of values with one entry per row, such as scores, by the node that computes each.
+    """Return the types, as text, of values with one entry per row, such as scores, by the name of their node.
 
     Only values that are computed from the rollout of `node` alone, by nodes with one result, are returned.
     """
@@ -37,9 +37,10 @@ def row_values(graph: Graph, node: Node) -> dict[str, str]:
 
 
 def token_values(graph: Graph, node: Node) -> dict[str, str]:
-    """Return the types, as text, of values with one entry per token, such as log-probs of another model, by name.
+    """Return the types, as text, of values with one entry per token, such as another model's log-probs, by name.
 
-    Only values that are computed from the rollout of `node` alone are returned.
+    A name is that of the node that computes the value, or `NODE.INDEX` if it has several results. Only values that are
+    computed from the rollout of `node` alone are returned.
     """
     results = (result for reader in _readers(graph, node) for result in typed_results(reader))
     return {name: _types(kind) for name, kind in results if kind.kind is Kind.TOKEN}
@@ -88,10 +89,10 @@ def with_values(
 
 
 def with_extras(rollout: pa.Table) -> pa.Table:
-    """Return a rollout with each column of extras replaced by a column for each name in it, such as `score.acc`.
+    """Return a rollout with each column of extras replaced by a column for each name in them, such as `score.acc`.
 
     Extras are JSON objects, one per row. A column has texts if any entry is a text, and numbers otherwise; missing
-    entries are null. At most 64 names of a value are used. Extras of a value without a column are not changed.
+    entries are null. Of each value, the first 64 names are used. Extras of a value without a column are not changed.
     """
     import pyarrow as pa
 

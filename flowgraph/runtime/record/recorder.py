@@ -54,12 +54,12 @@ class Journal:
         self._unwritten += line.encode()
 
     def write(self) -> None:
-        """Write the buffered lines. Raises OSError if the disk refuses any of them; those stay buffered."""
+        """Write the buffered lines. Raises OSError if the disk refuses any line; what is not written stays buffered."""
         while self._unwritten:
             self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
 
     def settle(self) -> None:
-        """Write the buffered lines, and flush the file to the disk. Raises OSError."""
+        """Write the buffered lines, and flush the file to the disk. Raises OSError if the disk refuses either."""
         self.write()
         os.fsync(self._file.fileno())
 
@@ -103,9 +103,10 @@ class Recorder:
         self._failures = [0, 0]  # in a row, of rollouts and of lines: the result of a rollout is known a step later
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
-        """Append the step's metrics and start to write its rollouts.
+        """Append the metrics of step `step` (from 0), which took `seconds`, and start to write its rollouts.
 
-        Raises RunFolderError if the disk refused data in `MAX_FAILURES` steps in a row.
+        What the disk refuses is reported with `say` and written again after the next step. Raises RunFolderError if the
+        disk refused data in `MAX_FAILURES` steps in a row.
         """
         tokens = token_sum(self.graph, ran.observed)
         times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds}
@@ -123,7 +124,7 @@ class Recorder:
             self.say(f"the records of step {step + 1} are not written: {why} ({self.folder.path}); retrying")
 
     def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
-        """Append the metrics of a check of held-out data, and start to write its responses."""
+        """Append the metrics of a held-out check, and start to write its responses; the next step reports faults."""
         self._metrics.add(json.dumps({"step": step, **result.metrics, "time": {"check_s": seconds}}) + "\n")
         self._lines_refused()  # if they are, the next step reports it
         for node in rollout_nodes(result.graph):
@@ -138,8 +139,7 @@ class Recorder:
     def settle(self) -> Mapping[str, Mapping[str, Any]]:
         """Flush everything that was recorded to the disk, before a checkpoint, and return `RunFolder.records`.
 
-        Call it when the places have finished, so that every rollout is written or was refused. Raises OSError if the
-        disk refuses anything.
+        Call it when the places have finished. Raises OSError if the disk refuses anything.
         """
         if why := self._rollouts_refused():
             raise OSError(f"{why}: {self._pending[0].path}")

@@ -58,10 +58,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """Create the folder of a new run.
+        """Create the folder of a new run, with its parents, and return it.
 
-        Raises RunFolderError if it exists or cannot be created, and for a name other than letters, digits, `.`, `_` and
-        `-`.
+        Raises RunFolderError if the folder exists or cannot be created, and for a name that is longer than 64
+        characters, has others than letters, digits, `.`, `_` and `-`, or does not begin with a letter or digit.
         """
         if not NAME.fullmatch(path.name):
             raise RunFolderError.bad_name(path.name)
@@ -94,8 +94,7 @@ class RunFolder:
     ) -> None:
         """Write the files of a run that precede its first step: the flow, settings and plan, and `run.json` last.
 
-        `source` is the text of the flow's file; the entries of `about` are added to `run.json`; `diagrams` are texts by
-        file name.
+        `source` is the text of the flow's file; `about` is added to `run.json`; `diagrams` maps file names to texts.
         """
         self._write("settings.json", json.dumps([asdict(setting) for setting in settings], indent=1, default=str))
         self._write("graph.json", to_json(graph))
@@ -108,7 +107,7 @@ class RunFolder:
         self.note(**identity, **about, **hashes, metrics=metrics, status="running", steps_done=0)
 
     def planned(self, program: Program, diagrams: Mapping[str, str]) -> None:
-        """Write the plan that the run follows from now on; `diagrams` are texts by file name."""
+        """Write the plan that the run follows from now on; `diagrams` maps file names to texts that are written too."""
         self._write("plan.json", program.plan.to_json())
         self._write("program.txt", program_text(program) + "\n")
         for name, text in diagrams.items():
@@ -118,8 +117,7 @@ class RunFolder:
     def locked(self) -> Generator[None]:
         """Lock the folder for this process within a block; the lock also ends if the process does, for whatever reason.
 
-        Raises RunFolderError, with the process id, if another process has the lock, and for a lock that is not a plain
-        file.
+        Raises RunFolderError if another process has the lock, with its process id, or if `lock` is not a plain file.
         """
         import fcntl
 
@@ -144,8 +142,7 @@ class RunFolder:
         """Remove everything that was recorded after the first `steps` steps: metrics, rollouts, unfinished files.
 
         `records` are the `RunFolder.records` in the checkpoint after these steps; empty if there is none. The metrics
-        of a check before the next step are removed too, because the resumed run repeats it. Files with other names are
-        not removed.
+        of a check before the next step are removed too, because the resumed run repeats it. Other files stay.
         """
         for name in JOURNALS:
             path, size = self.path / name, int(records.get(name, {}).get("size_bytes", 0))
@@ -165,7 +162,7 @@ class RunFolder:
         }
 
     def damage(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return how the metrics and rollouts differ from a checkpoint's `records`, one line per fault."""
+        """Return a line for each way in which the metrics and rollouts differ from a checkpoint's `records`."""
         lines = list[str]()
         for name in JOURNALS:
             if name not in records:
@@ -187,15 +184,15 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
-        """Return whether everything that `resume` needs was written: whether `run.json`, the last file, exists."""
+        """Return whether `run.json`, the last file that `begin` writes, exists; without it, no run can be resumed."""
         return (self.path / "run.json").is_file()
 
     def discard(self) -> None:
-        """Remove the folder of a run that did not begin, so that its name can be used again."""
+        """Remove the folder of a run that did not begin, so that its name can be used again; errors are ignored."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def note(self, **facts: Any) -> None:
-        """Add facts to `run.json`, replacing entries of the same name; the file is replaced in one rename."""
+        """Add facts to `run.json` in one rename, replacing those of the same name. Raises RunFolderError or OSError."""
         self._write("run.json", json.dumps(self.facts() | facts, indent=1, default=str))
 
     def facts(self) -> dict[str, Any]:
@@ -207,9 +204,9 @@ class RunFolder:
             return facts
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of `metrics.jsonl`, without an incomplete last line; empty if the file does not exist.
+        """Return the content of each line of `metrics.jsonl`, without an incomplete last line; empty without the file.
 
-        Raises RunFolderError for an invalid line.
+        Raises RunFolderError for an invalid line, and for a file that cannot be read.
         """
         with _readable(self.path / METRICS) as path:
             lines = read_bytes(path, MAX_METRICS_BYTES).split(b"\n")[:-1] if path.is_file() else []
@@ -220,13 +217,13 @@ class RunFolder:
             return metrics
 
     def graph(self) -> Graph:
-        """Return the graph in `graph.json`, the flow as described. Raises RunFolderError or LawError if that fails."""
+        """Return the graph in `graph.json`, as described. Raises RunFolderError, or FlowError as `from_json` does."""
         return from_json(self.text("graph.json"))
 
     def settings(self) -> list[dict[str, Any]]:
         """Return the entries of `settings.json`: the name, value and origin of each setting.
 
-        Raises RunFolderError if the file cannot be read.
+        Raises RunFolderError if the file cannot be read, or is not such a list.
         """
         with _readable(self.path / "settings.json") as path:
             settings: list[dict[str, Any]] = read_json(path)
@@ -257,8 +254,7 @@ def _readable(path: Path) -> Generator[Path]:
 def declared_metrics(graph: Graph) -> dict[str, Metric]:
     """Return the metrics that the nodes of a graph declare, by `NODE.METRIC`.
 
-    Nodes inside loss regions are included. Metrics of nodes that score come first, because displays show them in this
-    order.
+    Nodes inside losses are included. Metrics of nodes that score come first, as displays show them.
     """
     nodes = sorted(graph.all_nodes, key=lambda node: node.op.kind != "score")
     return {f"{node.name}.{metric.name}": metric for node in nodes for metric in node.op.metrics}
@@ -274,7 +270,7 @@ def unused_run_path(runs: Path, stem: str) -> Path:
 
 
 def token_sum(graph: Graph, observed: Observations) -> float:
-    """Return the number of generated tokens of a step: the sum of all observed metrics whose unit is tokens."""
+    """Return the number of tokens in a step: the sum of all observed metrics whose unit is tokens."""
     keys = {(node.name, metric.name) for node in graph.nodes for metric in node.op.metrics if metric.unit == "tokens"}
     return sum(total for key, (total, _) in observed.sums.items() if key in keys)
 
@@ -336,7 +332,7 @@ class RecordedRollouts:
     kind: type[Value]
 
     def batch(self, step: int) -> Value:
-        """Return the recorded rollout of one step. Raises DataError if its file cannot be read."""
+        """Return the recorded rollout of step `step`. Raises DataError if its file cannot be read or lacks a part."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -356,10 +352,10 @@ class Replay:
     graph: Graph
 
     def steps(self) -> int:
-        """Return the number of steps for which every sampling node has a recorded rollout.
+        """Return the number of steps, from the first, for which every sampling node has a recorded rollout.
 
         The last rollout of a run that was interrupted may be missing. Raises RunFolderError if a node has no rollouts,
-        or if an earlier one is missing.
+        or if one before its last is missing.
         """
         steps = list[int]()
         for node in rollout_nodes(self.graph):
@@ -377,7 +373,7 @@ class Replay:
     def refuse_damaged(self, steps: int) -> None:
         """Raise RunFolderError if a rollout of the first `steps` steps does not match the run's list of hashes.
 
-        The list of an interrupted run may lack the last step, and the end of its last line.
+        The list may lack the last step and the end of its last line; an unreadable list is refused too.
         """
         folder, last, nodes = self.folder.path / ROLLOUTS, self.steps() - 1, rollout_nodes(self.graph)
         with _readable(folder / SUMS) as path:

@@ -28,7 +28,7 @@ class SampledResponse:
 def sampled_names(graph: Graph) -> tuple[str, ...]:
     """Return the names of the results that `sampled_response` needs: the first node that samples, then its scores.
 
-    Scores are nodes that score the rollout of this node alone. Empty if no node samples.
+    The scores are the results of nodes that score this node's rollout alone. Empty if no node samples.
     """
     nodes = rollout_nodes(graph)
     scores = {node.name for node in graph.nodes if node.op.kind == "score"}
@@ -38,9 +38,9 @@ def sampled_names(graph: Graph) -> tuple[str, ...]:
 def sampled_response(tables: Sequence[pa.Table], names: Sequence[str], place: int) -> SampledResponse | None:
     """Return the response in row `place`, modulo the number of rows; None if the rollout has no text or no rows.
 
-    The first of `tables` is the rollout; the others are scores, called `names`. A table with another number of rows is
-    skipped; without scores, those of the rollout itself are used. At most the last 2,000 characters of the prompt,
-    which for a chat is its last message, and the first 2,000 of the response are returned.
+    The first of `tables` is the rollout; the others are scores, and `names` are the names of these scores. A score
+    table with another number of rows is skipped; without scores, those of the rollout itself are used. The prompt (for
+    a chat, its last message) is cut to its last 2,000 characters, and the response to its first 2,000.
     """
     rollout, *values = tables
     if "text" not in rollout.column_names or not rollout.num_rows:

@@ -22,7 +22,7 @@ MOST_CHARACTERS = 1_500_000_000
 class Published:
     """A published data set: what it is, the files to convert, and the row of each record.
 
-    Records of a file whose name has no split belong to `split`; `only_split` says so of all files.
+    Records of a file whose name has no split belong to `split`; with `only_split`, the records of all files do.
     """
 
     about: str
@@ -67,7 +67,8 @@ PUBLISHED: Mapping[str, Published] = {
 def converted(name: str, source: Path) -> dict[str, Converted]:
     """Return the rows of a published data set by split (train, test, valid), from its file or folder.
 
-    Raises DataError, with file and row, for a record that is broken or lacks a field, and if there is nothing to use.
+    `name` is a key of `PUBLISHED`. Raises DataError, with file and row, for a record that is broken or lacks a field,
+    for a split without rows to use, and for ground truths of over 1.5 billion characters in one split.
     """
     published = PUBLISHED[name]
     splits = dict[str, Converted]()

@@ -23,7 +23,7 @@ READS_FILES = Skipped("whose programs read or write files")
 def apps_row(record: SourceRecord) -> Row | Skipped:
     """Return the row of an APPS problem, or why it is left out: it has no tests, or numbers too long to read in them.
 
-    The ground truth is the tests as JSON. Raises DataError for a missing question or malformed tests.
+    The ground truth is the tests as JSON. Raises DataError for a missing question and for malformed tests or metadata.
     """
     question, tests = record.text("question"), record.get("input_output", "")
     if isinstance(tests, str):
@@ -52,7 +52,8 @@ def apps_row(record: SourceRecord) -> Row | Skipped:
 def contest_row(record: SourceRecord) -> Row | Skipped:
     """Return the row of a CodeContests problem, or why it is left out: it has no tests, or reads or writes files.
 
-    The ground truth is its tests as JSON. Raises DataError for a missing description or malformed tests.
+    The ground truth is the problem's tests as JSON: public, private and generated. Raises DataError for a missing
+    description or malformed tests.
     """
     question = record.text("description")
     if record.get("input_file") or record.get("output_file"):
@@ -88,7 +89,6 @@ def _row(source: str, question: str, truth: dict[str, Any], extra_info: dict[str
 
 
 def _tests(inputs: Any, outputs: Any, record: SourceRecord, field: str) -> dict[str, Any]:
-    """Return tests as `inputs` and `outputs`; raise DataError unless they are two lists of one length."""
     if not (isinstance(inputs, list) and isinstance(outputs, list)):
         raise DataError.unusable(record.where, f"`{field}` has no lists of inputs and outputs")
     if len(inputs) != len(outputs):

@@ -25,9 +25,9 @@ _AIME_ANSWER = re.compile(r"\$?0*([0-9]{1,3})(?:\.0+)?(?:\s*\^?\{?\\circ\}?|°)?
 
 
 def math_row(record: SourceRecord) -> Row:
-    r"""Return the row of a MATH record: `problem`, `solution`, `level`, `type`, and `answer` where it has one.
+    """Return the training row of a MATH record, with the ground truth `answer`, or else the last box of `solution`.
 
-    Without an `answer`, the last `\boxed{}` of the solution is the answer. Raises DataError if there is none.
+    Raises DataError if there is neither, or if `problem` or the field that is read is missing or not a text.
     """
     problem = record.text("problem")
     if "answer" in record.values:
@@ -42,10 +42,10 @@ def math_row(record: SourceRecord) -> Row:
 
 
 def aime_row(record: SourceRecord) -> Row:
-    """Return the row of an AIME record: `problem` or `question`, and `answer`, an integer from 0 to 999.
+    """Return the row of an AIME record, from `problem` or `question`, and `answer` or `expected_answer`, 0 to 999.
 
-    Its data source is `aime` and the year of the record or else of its file: `aime2024`. Raises DataError for another
-    answer.
+    Its data source is `aime` and a year, such as `aime2024`: that of the record, or else of its file, or none. Raises
+    DataError for a missing field and for another answer.
     """
     problem, (_, answer) = record.text("problem", "question"), record.field("answer", "expected_answer")
     match = _AIME_ANSWER.fullmatch(str(answer).strip())
@@ -60,7 +60,7 @@ def aime_row(record: SourceRecord) -> Row:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{…}` or `\fbox{…}`; None if there is none, or if it does not end.
+    r"""Return the content of the last `\boxed{…}` or `\fbox{…}`; None without one, or if its brace is never closed.
 
     >>> last_boxed(r"So $x = \boxed{\frac{1}{2}}$."), last_boxed(r"It is $\boxed 7$."), last_boxed("7")
     ('\\frac{1}{2}', '7', None)

@@ -17,7 +17,7 @@ _FINAL = re.compile(r"#### (-?[0-9.,]+)")
 
 
 def final_answer(answer: str) -> str | None:
-    r"""Return the number after `####` without its thousands commas; None if there is none.
+    r"""Return the first number after `#### `, as text without commas; None if there is none.
 
     >>> final_answer("9 * 120 = 1,080\n#### 1,080")
     '1080'

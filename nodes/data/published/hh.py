@@ -22,8 +22,8 @@ Message = dict[str, str]
 def row_of(record: SourceRecord) -> Row | Skipped:
     """Return the row of a dialogue with two replies, or why it is left out: it is not a dialogue of user and assistant.
 
-    `chosen` and `rejected` are whole dialogues that end with the reply, or the replies only if the record has a
-    `prompt`. Raises DataError if a field is missing or not a text.
+    The ground truth is the chosen reply. `chosen` and `rejected` are whole dialogues that end with the reply, or only
+    the replies if the record has a `prompt`. Raises DataError if a field is missing or not a text.
     """
     chosen, rejected = record.text("chosen"), record.text("rejected")
     if "prompt" in record.values:

@@ -44,7 +44,10 @@ class SourceRecord:
     where: str
 
     def text(self, *names: str) -> str:
-        """Return the first of these fields that the record has, ignoring case. Raises DataError unless it is a text."""
+        """Return the first of these fields that the record has, ignoring case.
+
+        Raises DataError if the record has none of them, or if the field is not a text.
+        """
         name, value = self.field(*names)
         if not isinstance(value, str):
             raise DataError.unusable(self.where, f"`{name}` is not a string")
@@ -64,20 +67,21 @@ class SourceRecord:
         return key, self.values[key]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a field, or `default` if the record lacks it or it is null."""
+        """Return the field with exactly this name, or `default` if it is missing or null."""
         value = self.values.get(name)
         return default if value is None else value
 
 
 class Skipped(str):
-    """The reason for which a record has no row."""
+    """The reason why a record is left out, as text."""
 
 
 def records_by_split(source: Path, split: str, *, only: bool = False) -> dict[str, Iterator[SourceRecord]]:
-    """Return an iterator over the records of each split of a file or folder.
+    """Return an iterator over the records of each split of a file or folder, in the order train, test, valid.
 
     The name of a file, or else of a folder above it, tells its split. If no name does, or if `only`, all files belong
-    to `split`; if some names do, the other files are ignored. Raises DataError without files to read.
+    to `split`; if some names do, the other files are ignored. Raises DataError without files to read; the
+    iterators raise DataError for a file or record that is broken.
     """
     if source.is_file():
         if not source.name.endswith(SUFFIXES):
@@ -103,7 +107,6 @@ def records_by_split(source: Path, split: str, *, only: bool = False) -> dict[st
 
 
 def _split(relative: Path) -> str:
-    """Return the split that a path names, the file's name first; "" if it names none."""
     for part in reversed(relative.parts):
         match = _SPLIT_WORD.match(part)
         if match:

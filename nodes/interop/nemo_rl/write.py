@@ -36,9 +36,10 @@ TRAINER: Mapping[RoleName, str] = {"policy": "policy.train", "critic": "critic.t
 
 @dataclass(frozen=True)
 class NemoRlCluster:
-    """All machines, and the devices of training and of generation.
+    """The machines and devices of each, and the devices of training and of generation.
 
-    `sampling_nodes` and `sampling_per_node` are those of separate generation; None on one machine, or if it is shared.
+    `sampling_nodes` and `sampling_per_node` are the machines of separate generation and the devices on each; None for
+    what NeMo RL does not need. `training` and `sampling` are the same devices if generation is not separate.
     """
 
     nodes: int
@@ -51,7 +52,7 @@ class NemoRlCluster:
 
 
 def nemo_rl_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values for the template of NeMo RL's version; add a note for each thing that it does differently."""
+    """Return the values for NeMo RL's template; adds a note to `spec` for each thing that differs there."""
     cluster = _cluster(spec)
     policy, critic, sampler = spec.role("policy"), spec.role("critic"), spec.role("sampler")
     if spec.lag and not cluster.separate:
@@ -84,6 +85,7 @@ def nemo_rl_values(spec: ExportSpec) -> dict[str, Any]:
 def nemo_rl_run(spec: ExportSpec) -> SystemRun:
     """Return the devices, layouts and settings with which NeMo RL runs an exported plan; roles are named as in "ppo".
 
+    Adds notes on devices that NeMo RL uses differently.
     Source: NeMo RL 0.7.0: models/megatron/setup.py gives Megatron no FSDP; the policy's worker keeps the reference in
     host memory and swaps it with the policy's weights; if generation shares devices, everything else is offloaded.
     """
@@ -125,7 +127,6 @@ def nemo_rl_run(spec: ExportSpec) -> SystemRun:
 
 
 def _cluster(spec: ExportSpec) -> NemoRlCluster:
-    """Return the machines; separate generation has whole machines, or some devices of the only one."""
     pool, pools = spec.role("sampler").pool, trainer_pools(spec, "NeMo RL")
     separate = pool not in ("", *pools)
     if separate and _trainer(spec) == "ppo":

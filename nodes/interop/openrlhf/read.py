@@ -63,9 +63,9 @@ def read_openrlhf(config: Config) -> Imported:
 
 
 def openrlhf_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Return the devices, layouts and settings of a flow's roles in a run of OpenRLHF.
+    """Return the devices, layouts and settings of a flow's roles in an OpenRLHF run.
 
-    Raises UsageError for a run without vLLM's engines, for an invalid number or ZeRO stage, and if the parallel degrees
+    Raises UsageError for a run without vLLM engines, for an invalid number or ZeRO stage, and if the parallel degrees
     or shared devices of the roles do not fit together.
     """
     parts, total_tokens = _parts(config, flow), _lengths(config)[0]
@@ -143,14 +143,12 @@ def _devices(config: Config, model: str) -> tuple[int, int]:
 
 
 def _engines(config: Config) -> tuple[int, int]:
-    """Return the number of vLLM's engines, and the devices of each."""
     if not config.integer(*ENGINES):
         raise UsageError("samples without vLLM, which no plan has", where="--vllm.num_engines")
     return config.positive(*ENGINES), config.positive("vllm.tensor_parallel_size", "vllm_tensor_parallel_size")
 
 
 def _parts(config: Config, flow: ShippedFlow) -> tuple[SharedDevices, ...]:
-    """Return who shares devices: all models, or the actor and the reference, with each other model on its own."""
     nodes = {param: _devices(config, name) for param, name in MODELS.items() if param in flow.params}
     actor_devices, actor_per_node = nodes["policy"][0] * nodes["policy"][1], nodes["policy"][1]
     colocates_all, is_async = config.flag(*COLOCATE_ALL), _is_async(config)
@@ -182,7 +180,6 @@ def _parts(config: Config, flow: ShippedFlow) -> tuple[SharedDevices, ...]:
 
 
 def _uses_fsdp(config: Config) -> bool:
-    """Return whether a run trains with FSDP2, which versions newer than the known ones do."""
     return any(key.startswith(("fsdp.", "fsdp2_")) for key in config.overrides) or config.text("backend") == "fsdp2"
 
 

@@ -29,7 +29,7 @@ NO_CLIP = 1e6  # a bound that no value exceeds
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """Which models share devices, and the devices of each model."""
+    """Which models share devices, and the devices of each model; `ahead` means that responses are generated ahead."""
 
     devices: Mapping[RoleName, ExportDevices]
     everything: bool = False  # DeepSpeed's models share one pool; vLLM too, unless it runs ahead
@@ -39,7 +39,7 @@ class Groups:
 
 
 def openrlhf_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values for the template of OpenRLHF's version; add a note for each thing that it does differently."""
+    """Return the values for OpenRLHF's template; adds a note to `spec` for each thing that differs there."""
     groups, layout, sampler = _groups(spec), _layout(spec), spec.role("sampler")
     if sampler.engine == "sglang":
         spec.note(f"{sampler.role} runs on `sglang`; OpenRLHF samples with vllm")
@@ -68,7 +68,6 @@ def openrlhf_values(spec: ExportSpec) -> dict[str, Any]:
 
 
 def _groups(spec: ExportSpec) -> Groups:
-    """Return the groups that keep the plan's pools, as far as there are flags for them."""
     pools: dict[RoleName, str] = {name: spec.role(name).pool for name in MODELS if spec.is_placed(name)}
     home, sampling = pools["policy"], spec.role("sampler").pool
     if sampling == home:  # vLLM shares devices with all models, or with none
@@ -105,7 +104,6 @@ def _groups(spec: ExportSpec) -> Groups:
 
 
 def _note_split_pools(spec: ExportSpec, pools: Mapping[RoleName, str], sampling: str) -> None:
-    """Note which models share a pool in the plan, and cannot in OpenRLHF."""
     for first, second in SEPARATE:
         if first in pools and pools.get(second) == pools[first]:
             spec.note(
@@ -121,7 +119,6 @@ def _note_split_pools(spec: ExportSpec, pools: Mapping[RoleName, str], sampling:
 
 
 def _layout(spec: ExportSpec) -> Layout:
-    """Return the layout of the policy, which all models of DeepSpeed have."""
     policy = spec.role("policy")
     layout = policy.layout
     if policy.engine not in ("fsdp", "local"):
@@ -205,7 +202,6 @@ def _algorithm(spec: ExportSpec) -> dict[str, Any]:
 
 
 def _correction(spec: ExportSpec) -> dict[str, Any]:
-    """Return how importance weights are bounded: truncated, or left out beyond the bounds."""
     correction = spec.algorithm.correction
     if correction is None:
         return {"correction": ""}

@@ -47,8 +47,8 @@ NO_BOUND = 1e5  # a bound of the dual clip, or of a value, that nothing reaches
 def read_verl(config: Config) -> Imported:
     """Return the run that verl's keys describe as one of the shipped flows, with a note on each difference.
 
-    Raises UsageError for a run that names no model or learns from a teacher, for a number that is invalid, and if a
-    layout does not divide its devices.
+    Raises UsageError, for example, for a run that names no model or learns from a teacher, for an invalid number, and
+    if a layout does not divide its devices.
     """
     if config.flag("distillation.enabled"):
         paths = (name for name in config.overrides if name.endswith(".model_path") and "teacher" in name)
@@ -88,7 +88,10 @@ def read_verl(config: Config) -> Imported:
 
 
 def verl_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Return devices, layouts and settings of a flow's roles in a verl run; raise UsageError as `read_verl` does."""
+    """Return the devices, layouts and settings of a flow's roles in a verl run, with notes on differences.
+
+    Raises UsageError for an invalid number, for more than 65,536 devices, and if a layout does not divide its devices.
+    """
     separate, lag = _asynchrony(config)
     nodes, per_node = config.positive("trainer.nnodes"), config.positive("trainer.n_gpus_per_node")
     home = tuple(role for role in flow.roles if not (separate and role == "policy.sample"))
@@ -113,7 +116,6 @@ def verl_run(config: Config, flow: ShippedFlow) -> SystemRun:
 
 
 def _asynchrony(config: Config) -> tuple[bool, int]:
-    """Return whether responses are generated on separate devices, and how many updates ahead."""
     module, mode = config.run.module, config.text("trainer.v1.trainer_mode")
     if "fully_async" in module:
         return True, math.ceil(max(0.0, config.number("async_training.staleness_threshold") or 0.0))
@@ -225,7 +227,6 @@ def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[s
 
 
 def _advantages(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
-    """Yield what makes advantages of rewards; the shipped flow of GDPO has two rewards, by its own rules."""
     gamma, lam = config.number("algorithm.gamma"), config.number("algorithm.lam")
     if flow.name == "reinforce_pp":
         yield "discounted_returns.gamma", gamma

@@ -19,9 +19,11 @@ MAX_DEVICES = 65_536  # of a cluster; more would take long to divide
 
 
 def layouts_of(config: Config, flow: ShippedFlow, devices: int, sampling_devices: int) -> dict[str, Layout]:
-    """Return the layout of each role, on the trainer's `devices` or on `sampling_devices` for the policy's sampling.
+    """Return the layout of each role, by its name.
 
-    Raises UsageError for more than 65,536 devices, and if the degrees of a layout do not divide the devices.
+    `devices` is the number of the trainer's devices, `sampling_devices` that of the policy's sampling. Raises
+    UsageError for more than 65,536 devices, and if the degrees of a layout do not divide the devices. Notes say what no
+    layout can express.
     """
     if max(devices, sampling_devices) > MAX_DEVICES:
         what = f"{max(devices, sampling_devices):,} devices, where a cluster has at most {MAX_DEVICES:,}"
@@ -51,7 +53,7 @@ def layouts_of(config: Config, flow: ShippedFlow, devices: int, sampling_devices
 def running_of(
     config: Config, flow: ShippedFlow, layouts: Mapping[str, Layout], total_tokens: int, separate: bool
 ) -> tuple[dict[str, RoleSettings], dict[str, int]]:
-    """Return the settings of each role, and the rows per micro-batch of roles that pack rows and limit their number.
+    """Return the settings of each role, and the rows per micro-batch of roles that pack a limited number of rows.
 
     `total_tokens` are those of the longest row, and `separate` says that sampling has devices of its own. Megatron
     packs rows; FSDP does if `use_remove_padding` is on.
@@ -89,7 +91,7 @@ def running_of(
 
 
 def in_chunks(config: Config, run: SystemRun) -> SystemRun:
-    """Return a run in which FSDP computes logits in chunks, as flowgraph's does; add a note if verl does not.
+    """Return a run whose roles compute logits in chunks, as flowgraph's FSDP does; adds a note if verl's do not.
 
     A run of Megatron is returned unchanged.
     """
@@ -101,7 +103,7 @@ def in_chunks(config: Config, run: SystemRun) -> SystemRun:
 
 
 def trainer_of(config: Config) -> str:
-    """Return the training engine of a run: "fsdp", "megatron", or another one, with a note that FSDP replaces it."""
+    """Return the training engine of a run: "fsdp", "megatron", or another one, with a note that the plan uses FSDP."""
     engine = config.text("model_engine")
     if (
         engine == "megatron"

@@ -52,7 +52,7 @@ AGGREGATIONS = {
 
 
 def verl_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values for the template of verl's version; add a note for each thing that verl does differently."""
+    """Return the values for the template of verl's version; adds a note to `spec` for each thing that differs there."""
     sampler = spec.role("sampler")
     separate = sampler.pool not in ("", spec.role("policy").pool)
     trainer, sampling = spec.devices(*trainer_pools(spec, "verl's trainer")), spec.devices(sampler.pool)
@@ -185,7 +185,6 @@ def _has_room(spec: ExportSpec, name: RoleName) -> bool:
 
 
 def _reward(spec: ExportSpec, trainer: ExportDevices) -> dict[str, Any]:
-    """Return the place of the reward model: a pool of its own, unless it shares the trainer's."""
     role, name = spec.role("reward"), spec.parts["reward"]
     on_trainer = role.pool in ("", spec.role("policy").pool, spec.role("critic").pool)
     with_sampling = role.pool == spec.role("sampler").pool and not on_trainer
