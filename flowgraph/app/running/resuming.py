@@ -54,12 +54,14 @@ class SavedRun:
 
 
 def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
-    """Continue the run in folder `path` from its newest checkpoint, and return how it ended.
+    """Continue the run in folder `path` from its newest checkpoint, and return how the run ended.
 
-    It runs up to `request.workload.steps` steps in total, by default as many as the run was to have. The plan or
-    cluster of the request replaces that of the run; by default, the run's saved plan is used. A flow in the request
-    replaces the run's flow, and must be equal to it. A run that is finished is reported and not continued. Raises
-    NotResumableError if the flow, rows or weights have changed, RunFolderError for a folder that is not a run folder.
+    The run has `request.workload.steps` steps in total, by default as many as planned. The plan or cluster of the
+    request replaces the run's saved plan. A flow in the request replaces the run's flow, and must be equal to it. A run
+    without a checkpoint starts again from its first step; a finished run is reported and not continued. Raises
+    RunFolderError for a folder that is not a run folder, or that another process uses; NotResumableError if the flow,
+    rows or weights have changed; UsageError for fewer steps than are done; and the errors of `prepare_run` and
+    `train_and_record`.
     """
     if isinstance(request.target.plan, Path):
         request = request.changed(plan=request.target.plan.absolute())

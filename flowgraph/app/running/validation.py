@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
     """Return the check of held-out prompts: responses of the first trained policy, scored by the flow's rule.
 
-    A flow without a rule that scores by the server of a model uses that for the check too. Returns None without
-    held-out prompts, if checks are disabled, or no policy is trained. Raises UsageError if the run keeps the best
-    checkpoint by a metric that the check does not have, DataError if two metrics would have one name, RuleError for
-    held-out rows that cannot be scored.
+    A flow without a rule that scores by the server of a model uses this server for the check too. Returns None if there
+    are no held-out prompts, if `eval_every` is 0, or if no policy is trained. Raises UsageError if `keep_best` names a
+    metric that the check does not have, or if no checks or checkpoints are made; DataError for a held-out file without
+    rows, and if two metrics would have one name; RuleError for held-out rows that cannot be scored.
     """
     flow, held_out, training = inputs.graph, inputs.data.held_out, request.training
     trained = {node.root for node in flow.nodes}
@@ -95,7 +95,10 @@ def _refuse_unscorable(held_out: pa.Table, rows: Sequence[int], rule: str, name:
 
 
 def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:
-    """Return the indices of up to `limit` rows to check: the first of each `data_source`, as equal in number as can be.
+    """Return the indices of up to `limit` rows to check, in ascending order: as equally many of each `data_source` as
+    possible.
+
+    The first rows of each source are taken. Without the column `data_source`, these are the first rows of the table.
 
     >>> import pyarrow as pa
     >>> check_rows(pa.table({"data_source": ["a", "a", "a", "b"]}), 3)
