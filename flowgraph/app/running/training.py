@@ -91,7 +91,7 @@ class RunResult:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the recorded numbers of the run, one mapping for each step, by name of the metric.
+        """Return the lines of the run's `metrics.jsonl`: a mapping for each step, with its number, metrics and seconds.
 
         Raises RunFolderError if the run stopped before it began.
         """

@@ -95,10 +95,10 @@ def _refuse_unscorable(held_out: pa.Table, rows: Sequence[int], rule: str, name:
 
 
 def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:
-    """Return the indices of up to `limit` rows to check, in ascending order: as equally many of each `data_source` as
-    possible.
+    """Return the ascending indices of up to `limit` rows to check: the first rows of each `data_source`, equally many.
 
-    The first rows of each source are taken. Without the column `data_source`, these are the first rows of the table.
+    A source with fewer rows than its share leaves the rest to the others. Without the column `data_source`, these are
+    the first rows of the table.
 
     >>> import pyarrow as pa
     >>> check_rows(pa.table({"data_source": ["a", "a", "a", "b"]}), 3)
