@@ -13,9 +13,9 @@ LONGEST_SHOWN = 200  # characters of a path
 
 
 def main() -> None:
-    """Run the command in the arguments of this process, and exit with its exit code.
+    """Run the command in the arguments of this process, and exit with the command's exit code.
 
-    An error of ours, or a file that the system refuses, is printed to stderr in full.
+    A FlowError, and an OSError for a path, are printed to stderr in full; other exceptions are raised.
     """
     from flowgraph.cli.application import run_command
     from flowgraph.flows.flow_files import refuse_shadowed_packages

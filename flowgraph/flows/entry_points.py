@@ -21,8 +21,8 @@ WORDS: dict[Group, str] = {"flowgraph.flows": "flow", "flowgraph.rules": "rule",
 def named(group: Group, shipped: Collection[str] = ()) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name, in sorted order, without importing them.
 
-    `shipped` are names that packages may not register. Raises UnknownNameError for one of these, and for a name that
-    two packages register.
+    `shipped` are names that packages may not register. Raises UnknownNameError for such a name, and for a name that two
+    packages register.
     """
     return {name: entry for name in names(group) if (entry := find(group, name, shipped)) is not None}
 
@@ -75,7 +75,7 @@ def load_entry(entry: EntryPoint) -> object:
     """Import and return the object that an entry point names.
 
     Raises UserCodeError, which names the package, if the entry is malformed, or if the module cannot be imported or
-    lacks the object.
+    lacks the object. A FlowError of the module is raised unchanged.
     """
     module, path = target(entry)
     try:
@@ -93,7 +93,9 @@ def load_entry(entry: EntryPoint) -> object:
 
 
 def target(entry: EntryPoint) -> tuple[str, str]:
-    """Return (module, dotted name in the module) that an entry point names; raises UserCodeError for other text."""
+    """Return the (module, dotted name in the module) of an entry point. Raises UserCodeError if its text has another
+    form.
+    """
     module, _, path = entry.value.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), *path.split(".")]):
         raise _wrong(entry, "which is not package.module:name")

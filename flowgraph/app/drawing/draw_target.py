@@ -58,9 +58,7 @@ class DrawnPlan:
 
     @cached_property
     def sizes(self) -> ArrowSizes:
-        """Return the bytes of each value that is transferred; empty if the lengths of rows and the models are not
-        known.
-        """
+        """Return the bytes of each value that is transferred; empty if the plan's problem is not known."""
         if self.planned is None:
             return ArrowSizes()
         problem, graph = self.planned.problem, self.planned.graph if self.program is None else self.program.graph

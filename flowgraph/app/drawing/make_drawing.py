@@ -47,9 +47,7 @@ class DrawResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return the known errors of the forecasts in the picture, one line each; empty for a picture without
-        forecasts.
-        """
+        """Return the known errors of the picture's forecasts, one line each; empty for a picture without forecasts."""
         return tuple(self.find_notes())
 
     def written(self, to: str = "text", *, columns: int = COLUMNS, colour: bool = False) -> str:

@@ -157,8 +157,7 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
 def facts_text(facts: report.StepFacts, state: Sequence[StateItem]) -> str:
-    """Return the facts about a step, and the state that a run carries, as plain-text tables; `?` is an unknown value.
-    """
+    """Return the facts about a step and the state that a run carries as plain-text tables; `?` is an unknown value."""
     prompts = f"{facts.prompts:,} prompt{'' if facts.prompts == 1 else 's'} of at most {facts.prompt_tokens:,} tokens"
     rows = [["node", "kind", "role", "rows", "tokens", "FLOPs"]]
     for node in facts.nodes:

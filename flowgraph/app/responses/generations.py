@@ -220,8 +220,7 @@ class GenerationsFile:
 
 
 def rule_rows(table: pa.Table) -> list[dict[str, object]]:
-    """Return a mapping for each row of a generations table: the values that a scoring rule receives, by the rule's
-    names.
+    """Return, for each row of a generations table, the values that a scoring rule receives, by the rule's names.
 
     These are the columns of the data, the response, whether it finished, and the numbers of its prompt and sample.
     """

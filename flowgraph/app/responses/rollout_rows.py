@@ -45,8 +45,7 @@ class RolloutRow:
     token_values: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 
     def data(self) -> dict[str, Any]:
-        """Return the row as JSON-compatible data, without its values of tokens; numbers that are not finite are None.
-        """
+        """Return the row as JSON-compatible data, without values of tokens; numbers that are not finite are None."""
         values = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in self.values.items()

@@ -50,8 +50,7 @@ class RuntimeChoice:
 
 @dataclass(frozen=True)
 class OpenedRuntime:
-    """The opened places where tasks run, facts about the loaded models, and the seconds that each part of loading took.
-    """
+    """The opened places where tasks run, facts about the loaded models, and the seconds of each part of loading."""
 
     places: Places
     models: LoadedModels
