@@ -24,13 +24,12 @@ def text_of(path: Path, kind: str, refusal: Callable[[str], FlowError], most_byt
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file, replacing an existing file. Raises UsageError if it cannot be written, e.g. without a folder.
-    """
+    """Write a UTF-8 file, replacing an existing file. Raises UsageError if the file or its folder is not writable."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file, replacing an existing file. Raises UsageError if it cannot be written, e.g. without a folder."""
+    """Write a file, replacing an existing file. Raises UsageError if the file or its folder is not writable."""
     try:
         path.write_bytes(data)
     except OSError as error:

@@ -107,8 +107,7 @@ def flows_and_plans(incomplete: str) -> list[str]:
 
 
 def runs(incomplete: str) -> list[str]:
-    """Return the run folders, in the folder `runs` and in this folder, that begin with `incomplete`, and other folders.
-    """
+    """Return the run folders and other folders, in `runs` and in this folder, that begin with `incomplete`."""
 
     def is_run(path: Path) -> bool:
         return (path / "run.json").is_file()

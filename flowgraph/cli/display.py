@@ -54,9 +54,7 @@ class _Shown:
 
 
 class Display:
-    """A context that shows a run on stderr; `start` is the number of steps that are done, and `steps` that of all
-    steps.
-    """
+    """A context that shows a run on stderr; `start` is the number of steps that are done, `steps` that of all."""
 
     def __init__(
         self,

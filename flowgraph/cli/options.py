@@ -44,8 +44,7 @@ sampling, searching = partial(section_option, "Responses"), partial(section_opti
 
 
 def argument(name: str, about: str, completer: complete.Completer | None = None) -> Any:
-    """Return a typer argument; `name` is its name in `--help`, `about` its help, and `completer` completes its value.
-    """
+    """Return a typer argument; `name` is its name in `--help`, `about` its help; `completer` completes its value."""
     return typer.Argument(help=about, metavar=name, autocompletion=completer)
 
 

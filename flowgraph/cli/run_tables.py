@@ -18,8 +18,7 @@ SHOWN_NAME = 36  # characters of a task's name in the table, so that it fits in 
 
 
 def print_report(report: app.RunReport) -> None:
-    """Print a run's progress, then tables of its headline metrics, the mean seconds of its nodes, and its memory peaks.
-    """
+    """Print a run's progress, then tables of its headline metrics, mean seconds of nodes, and memory peaks in bytes."""
     from flowgraph.diagrams.write.terminal.sparkline import sparkline
 
     facts = report.facts

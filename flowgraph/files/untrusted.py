@@ -98,8 +98,7 @@ def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) ->
 def json_as(kind: type[Kind], text: str | bytes) -> Kind:
     """Return the content of a JSON text as an instance of the pydantic class `kind`.
 
-    Raises ValueError as `parse_json` does, or pydantic's ValidationError, also a ValueError, if the content does not
-    fit.
+    Raises ValueError as `parse_json` does, or its subclass ValidationError of pydantic if the content does not fit.
     """
     parse_json(text)
     return kind.model_validate_json(text)

@@ -93,9 +93,7 @@ def load_entry(entry: EntryPoint) -> object:
 
 
 def target(entry: EntryPoint) -> tuple[str, str]:
-    """Return the (module, dotted name in the module) of an entry point. Raises UserCodeError if its text has another
-    form.
-    """
+    """Return the (module, dotted name in it) that an entry point names. Raises UserCodeError for any other text."""
     module, _, path = entry.value.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), *path.split(".")]):
         raise _wrong(entry, "which is not package.module:name")

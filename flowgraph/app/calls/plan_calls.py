@@ -89,19 +89,19 @@ def plan(
         prompt_tokens: prompt lengths in tokens: `512`, `"mean=1k,p99=4k"` or `"FILE.parquet:COLUMN"`.
         response_tokens: response lengths in tokens; by default the longest that the flow allows.
         settings: settings of the flow and its nodes by name.
-        passes: additional passes, run last: `"my.py:name"`.
+        passes: additional passes, run last: `"my.py:name"`; the file is imported.
         cluster: a cluster such as `"2x8xh100"` or a `.toml` file; by default this machine.
         memory: the memory of this machine to plan for, such as `"2GiB"`.
         placement: a named placement, such as `"split"`.
         plan: a plan to forecast again, instead of a search.
         engine: the engine for each use: `{"train": "megatron", "sample": "vllm"}`.
         precision: the precision of the weights that generate responses: bfloat16, fp8 or fp4.
-        constants: a file with constants of engines.
+        constants: a file with constants of engines, which replace the built-in ones.
         calibration: scales of forecast seconds, or a file of them.
-        measured: measured seconds by node of a plan; they calibrate the forecast.
+        measured: measured seconds by node of a plan, `"step"` for a whole step; they calibrate the forecast.
         measured_on: the plan whose nodes were measured; by default `plan`.
-        objective: what to minimize: the seconds of a step, its cost, or the devices.
-        method: the search algorithm.
+        objective: what to minimize: the seconds of a step, its cost, or the number of devices.
+        method: the search algorithm: auto, exact or greedy.
         pin: a pool for each role; roles with the same pool share its devices.
         what_if: changes for which to repeat the search, such as `"devices=4x8xh200"`.
         robust: prefer the plan that loses least if costs differ from the forecast.
@@ -113,7 +113,12 @@ def plan(
 
     Raises:
         UsageError: arguments that contradict each other or are invalid.
-        UnknownNameError: a flow, setting or name that does not exist.
+        UnknownNameError: a flow, pass or file that does not exist.
+        SettingError: a setting or a value that does not exist.
+        DataError: rows that cannot be used.
+        ModelError: a model that is not found, or whose sizes are not known.
+        BatchError: a batch, minibatches and ranks that do not go together.
+        ClusterError: a text or file that describes no cluster.
         ResourceError: nothing fits; the error names the smallest changes that do.
         PlanError: a plan that is not for this flow, or breaks a law.
     """
@@ -145,7 +150,8 @@ def check(
 ) -> CheckResult:
     """Return the faults of a flow, its settings and its plan that can be found before models are loaded.
 
-    The arguments are those of `plan`. Faults of the flow are returned, not raised.
+    The arguments are those of `plan`. Faults are returned, not raised, except for an unknown flow (UnknownNameError), a
+    file that cannot be imported (UserCodeError), and arguments that contradict each other (UsageError).
     """
     values = fields(locals(), but="say")
     with argument_errors():
@@ -185,7 +191,10 @@ def draw(
         say: receives each note as a line.
 
     Raises:
-        UsageError: a picture that does not exist or cannot be drawn here, or a flow's options for another target.
+        UsageError: a picture that does not exist, or a flow's options for another target. The result raises it, on
+            first use, for a picture that cannot be drawn.
+        UnknownNameError: a flow that does not exist; raised on first use.
+        RunFolderError: a folder that is not a run folder.
     """
     values = fields(locals(), but="what picture steps unfold say")
     with argument_errors():
