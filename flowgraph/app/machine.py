@@ -30,7 +30,7 @@ PACKAGES = (
 def machine_facts() -> dict[str, Any]:
     """Return facts about this machine by name: versions of software, cores, bytes of memory and disk, GPUs, network.
 
-    A version or a size that is not known is None. There are no GPUs in the list if torch is not installed.
+    A version or a size that is not known is None. Without torch, the list of GPUs is empty.
     """
     try:
         import torch

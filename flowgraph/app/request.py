@@ -115,8 +115,7 @@ class Workload(Part):
 class Target(Part):
     """Where to run: a cluster ("" is this machine, `memory` how much of it to use), or a plan with its own cluster.
 
-    `placement` is a named placement on that cluster, such as `split`. Raises UsageError for a plan together with any of
-    the other fields.
+    `placement` is a named placement, such as `split`. Raises UsageError for a plan together with any other field.
     """
 
     cluster: str = ""
@@ -284,9 +283,7 @@ def make_request(**values: Any) -> Request:
 
 
 def fields(arguments: Mapping[str, Any], *, but: str = "") -> dict[str, Any]:
-    """Return the entries of `arguments`, such as a function's `locals()`, except those named in `but`.
-
-    `but` is a text of names with spaces between them.
+    """Return the entries of `arguments`, such as a function's `locals()`, except the names in `but`, split at spaces.
 
     >>> fields({"flow": "grpo", "json": True}, but="json")
     {'flow': 'grpo'}

@@ -13,7 +13,7 @@ def text_of(path: Path, kind: str, refusal: Callable[[str], FlowError], most_byt
     """Return the text of a file that a user names.
 
     If the file cannot be read, is not text or has more than `most_bytes` bytes, raises the error that `refusal(reason)`
-    returns. `kind` is what the file should be, for the reason; "" if there is no name for it.
+    returns. `kind` is what the file should be, for the reason; "" leaves that out.
     """
     try:
         return read_text(path, most_bytes)

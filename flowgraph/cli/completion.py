@@ -72,7 +72,6 @@ def _paths(incomplete: str, fits: Callable[[Path], bool]) -> Iterator[str]:
 
 
 def _holds_flow(path: Path) -> bool:
-    """Return whether a Python file seems to define a flow."""
     if path.suffix != ".py" or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -159,7 +158,7 @@ def clusters(incomplete: str) -> list[str]:
 
 
 def data(incomplete: str) -> list[str]:
-    """Return the data sets that can be generated, and the data files and folders, that begin with `incomplete`."""
+    """Return the data sets with a name, and the data files and folders, that begin with `incomplete`."""
     files = _paths(incomplete, lambda path: path.suffix in (".parquet", ".jsonl", ".json"))
     return _offered(iter([*DATA_SETS, *files]), incomplete)
 

@@ -211,7 +211,6 @@ def _sample_lines(sampled: _Shown, columns: int) -> Iterator[Text]:
 
 
 def _cut(text: str, columns: int, style: str = "") -> Text:
-    """Return one line that is cut where the terminal ends."""
     line = Text(escape_controls(text).replace("\n", " "), style=style, no_wrap=True, overflow="ellipsis")
     line.truncate(columns, overflow="ellipsis")
     return line

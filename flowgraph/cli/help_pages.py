@@ -59,10 +59,9 @@ def write_rows(formatter: Any, rows: Rows) -> None:
 
 
 def option_rows(params: Iterable[Any], context: Any) -> Rows:
-    """Return the rows (name, text) of arguments and options for `--help`, by section.
+    """Return the rows (name, text) of a command's arguments and options for `--help`, by section.
 
-    Arguments come first, and options without a section last. Hidden ones are left out. `context` is the context of the
-    command.
+    Arguments come first, and options without a section last. Hidden ones are left out. `context` is the command's.
     """
     arguments, options, rest = list[tuple[str, str]](), Rows(), list[tuple[str, str]]()
     for param in params:

@@ -24,10 +24,9 @@ NARROW = 24  # with fewer columns, a cell is not broken into lines
 
 
 def say(text: object, *, fit: bool = False, file: TextIO | None = None, end: str = "\n") -> None:
-    """Print text to stdout, or to `file`, with control characters escaped.
+    """Print text to stdout, or to `file`, with control characters escaped; `end` is printed after the text.
 
-    `fit` breaks long lines at the columns of the terminal, if `requested_columns` knows them. `end` is printed after
-    the text.
+    `fit` breaks long lines at the columns of the terminal, if `requested_columns` knows them.
     """
     plain = escape_controls(str(text))
     columns = requested_columns() if fit else None
@@ -70,7 +69,7 @@ def print_table(
     right: Collection[int] = (),
     columns: int | None = None,
 ) -> None:
-    """Print a plain table; cells are data, never markup, and continue on further lines if there are too few columns.
+    """Print a plain table to stdout; cells are data, never markup, and are broken into lines if columns are too few.
 
     Args:
         head: the heads of the columns.

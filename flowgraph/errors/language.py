@@ -23,8 +23,7 @@ class FlowTypeError(FlowError, TypeError):
     def not_data(cls, where: str, value: str, use: str, origin: str) -> FlowTypeError:
         """Return the error for Python code that uses an edge as data, although an edge has no value yet.
 
-        `use` is what the code does, such as "the flow reads the data of"; `value` is the edge's type, `origin` its
-        place.
+        `use` is what the code does, such as "the flow reads the data of"; `value` is the edge's type.
         """
         return cls(
             f"{use} {with_article(value)}, which has no value while the flow is described",
@@ -147,7 +146,6 @@ class UnknownNameError(FlowError, LookupError):
 
 
 def _raised_at(error: BaseException, *hidden: str) -> str:
-    """Return the line and function that raised an exception, outside files whose names begin with a `hidden` text."""
     frames = traceback.extract_tb(error.__traceback__)
     frame = next((frame for frame in reversed(frames) if not frame.filename.startswith(("<", *hidden))), None)
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" if frame is not None else ""

@@ -146,7 +146,6 @@ def _no_number(word: str) -> NoReturn:
 
 
 def _refuse_deep_or_broken(content: Any, whole: bool) -> None:
-    """Refuse content that is nested too deep, and strings that cannot be written or printed again."""
     level, depth = [content], 0
     while level:
         if depth > MOST_DEPTH:

@@ -21,8 +21,7 @@ WORDS: dict[Group, str] = {"flowgraph.flows": "flow", "flowgraph.rules": "rule",
 def named(group: Group, shipped: Collection[str] = ()) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name, in sorted order, without importing them.
 
-    `shipped` are names that packages may not register. Raises UnknownNameError for such a name, and for a name that two
-    packages register.
+    Raises UnknownNameError for a name in `shipped`, and for a name that two packages register.
     """
     return {name: entry for name in names(group) if (entry := find(group, name, shipped)) is not None}
 

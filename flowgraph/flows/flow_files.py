@@ -54,8 +54,7 @@ class FlowFile:
 def flow_text(flow: str | Flow[..., Any]) -> str:
     """Return the text by which `find_flow` finds a flow again: `grpo` for a shipped one, else `/path/my.py:name`.
 
-    A text is returned unchanged. A flow that is not in a file, such as one in a notebook, has only its bare name, by
-    which it is not found again.
+    A text is returned unchanged. A flow in no file, as in a notebook, has only its bare name, which finds nothing.
     """
     if isinstance(flow, str):
         return flow
@@ -135,8 +134,7 @@ def shipped_files() -> Iterator[Path]:
 def flows_in(path: Path) -> dict[str, Flow[..., Any]]:
     """Import a file and return the flows that it defines, by name.
 
-    Flows that the file imports from elsewhere, and second names of a flow, are left out. Raises UserCodeError as
-    `import_file` does.
+    Imported flows, and second names of a flow, are left out. Raises UserCodeError as `import_file` does.
     """
     module = import_file(path)
     flows = {name: flow for name, flow in vars(module).items() if isinstance(flow, Flow)}

@@ -107,8 +107,8 @@ def resolve_settings(
 def align_shown_settings(first: Graph, second: Graph) -> tuple[Graph, Graph]:
     """Return two named graphs with the same settings shown on each pair of nodes with equal name and op.
 
-    The settings that differ from their defaults in at least one of the two graphs are shown, so that texts of the
-    graphs differ only where values differ.
+    These are the settings that differ from their defaults in a graph, so that texts of the graphs differ only in
+    values.
     """
     nodes = {(node.name, node.op.module, node.op.name): node for node in first.all_nodes}
     pairs = ((nodes.get((node.name, node.op.module, node.op.name)), node) for node in second.all_nodes)
@@ -139,7 +139,6 @@ def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingEr
 
 
 def _suggested(graph: Graph, node: Node, suggestion: Suggestion) -> dict[str, object]:
-    """Return the suggested settings of a node that the flow's text leaves open."""
     model = node.model()
     param = carried_from(model) if model is not None else None
     if suggestion.param is not None and (param is None or param is not graph.param(suggestion.param)):

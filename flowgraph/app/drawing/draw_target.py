@@ -157,7 +157,6 @@ def _drawn(planned: PlanResult) -> DrawnPlan:
 
 
 def _file_target(path: Path, say: Say) -> DrawTarget:
-    """Return the target of a JSON file: a plan, a program or a picture, recognized by its content."""
     where = str(path)
     try:
         data = read_json(path)

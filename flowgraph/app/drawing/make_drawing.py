@@ -42,7 +42,7 @@ class DrawResult:
 
     @cached_property
     def drawing(self) -> Drawing:
-        """Return the picture as data, in no format yet."""
+        """Return the picture as data, in no format yet. Raises UsageError if the picture cannot be drawn."""
         return self.make()
 
     @property
@@ -60,13 +60,13 @@ class DrawResult:
         return text_in(self.drawing, to, columns=columns, colour=colour)
 
     def refuse_format(self, to: str) -> None:
-        """Raise UsageError if `to` is not a text format, such as `png` or `html`."""
+        """Raise UsageError if `to` is not a format that can be printed; `png` and `html` are files only."""
         if to not in PRINTED:
             hint = nearest(to, PRINTED) or f"known: {', '.join(PRINTED)}; a page or PNG needs -o FILE"
             raise UsageError(f"cannot print `{to}`", where="--to", hint=hint)
 
     def svg(self) -> str:
-        """Return the picture as SVG."""
+        """Return the picture as SVG. Raises UsageError if the picture cannot be drawn."""
         return self.written("svg")
 
     def html(self) -> str:

@@ -127,7 +127,7 @@ class FlowFacts:
     planned: PlanResult
 
     def text(self) -> str:
-        """Return the facts as tables; `?` marks a value that is not known."""
+        """Return the facts as tables of plain text; `?` marks a value that is not known."""
         facts, state = self._step_facts, carried_state(self.planned.graph)
         values = values_text(value_facts(self.planned.graph))
         return f"{facts_text(facts, state)}\n\nfacts of each value\n{values}"
@@ -181,7 +181,6 @@ def values_text(values: Sequence[ValueFacts]) -> str:
 
 
 def _edges(edges: Sequence[report.EdgeFacts]) -> Iterator[str]:
-    """Yield a line for each edge with the bytes of its parts; long ones take several lines."""
     planned = any(edge.crosses is not None for edge in edges)
     rows = [["value", "read by", "bytes", *(["travels"] if planned else [])]]
     for edge in edges:

@@ -42,8 +42,7 @@ class ExportTarget:
 class ExportResult:
     """A plan exported to another system.
 
-    `plan` is the plan as that system runs it, None if that is not known. `faults` say why that plan does not fit; empty
-    if it fits or is not known.
+    `plan` is the plan as that system runs it, None if that is not known. `faults` say why this plan does not fit.
     """
 
     exported: Exported
@@ -67,7 +66,7 @@ class ExportResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return notes about what the system cannot express or does differently."""
+        """Return notes on what the other system cannot express or does differently, in one text each."""
         return tuple(self.exported.notes)
 
     def data(self) -> dict[str, Any]:
@@ -132,8 +131,8 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
 def exported_files(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
     """Return a plan as the files of another system, with the longest prompt and response of its problem as limits.
 
-    `notes` are added before the notes of the export. Raises the errors of `export`: UnknownNameError, PlanError and
-    UsageError.
+    `notes` are added before the notes of the export. Raises UnknownNameError, PlanError and UsageError as `export`
+    does.
     """
     problem = prepared.problem
     response = int(problem.response.most) if problem.response is not None else None
@@ -149,10 +148,6 @@ def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes:
 
 
 def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> ExportResult:
-    """Return a plan's files for a system; if the plan does not fit there, in the fastest layouts that do.
-
-    The first note of the files says which layouts they have.
-    """
     first = _written(prepared, plan, target)
     name, step_s = f"{first.exported.system} {first.exported.version}", plan.step.period_s if plan.step else None
 

@@ -37,9 +37,9 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
 
     `path` is a launch script or a YAML configuration; `device` is the model of its devices, such as "h100". Values in
     `request`, such as lengths of rows, replace those of the run; by default every row has the largest lengths that the
-    run allows. If the run does not fit with these lengths, 1/2, 1/4, 1/8 and 1/16 of them are tried. Raises DataError
-    for a file that cannot be read as a run, UsageError for a device whose speed is not known, and ModelError for a
-    model whose sizes are not known.
+    run allows. If the run does not fit with these, 1/2, 1/4, 1/8 and 1/16 of them are tried. Raises DataError for a
+    file that cannot be read as a run, UsageError for a device of unknown speed, ModelError for a model of unknown
+    sizes.
     """
     as_written = read_run(path)
 
@@ -262,7 +262,6 @@ def read_run(path: Path) -> Imported:
 
 
 def _prepared(read: Imported, path: Path, device: str, request: Request) -> PreparedProblem:
-    """Return the planning problem of a run. Raises DataError for values that no flow takes."""
     notes = list[str]()
     if read.batch > MOST_PROMPTS:
         raise DataError.unusable(
@@ -284,7 +283,6 @@ def _prepared(read: Imported, path: Path, device: str, request: Request) -> Prep
 
 
 def _request(read: Imported, device: str, request: Request, notes: list[str]) -> Request:
-    """Return the request that is equivalent to another system's run, at its longest lengths unless others are given."""
     known_names, name = known_devices(), device.lower()
     if "," in name or not any(name == known_name or name.startswith(f"{known_name}-") for known_name in known_names):
         hint = nearest(name, known_names)
@@ -308,8 +306,7 @@ def _models(read: Imported, request: Request, notes: list[str]) -> tuple[str, ..
     """Return the models of a run, replaced by those that the request names.
 
     Models that the run initializes from the policy's weights are replaced by the policy's model too; adapters stay. A
-    model in a folder that does not exist here is planned with the sizes of the known model that the folder is named
-    after.
+    model in a folder that does not exist here is planned with the sizes of the known model of the folder's name.
     """
     requested = dict[str, str]()
     for text in request.workload.model:

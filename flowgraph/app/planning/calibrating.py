@@ -50,8 +50,7 @@ def calibration_of(file: Path | None, measured: Sequence[str], plan: Path | None
     """Return the calibration in a file, or one fitted to seconds `measured` on a plan; None if neither is given.
 
     `measured` are texts `name=seconds`, and `say` receives each note of the fit. Raises UsageError if both are given,
-    for seconds without a plan, and for a file that cannot be read; DataError for a file that holds no calibration; and
-    the errors of `calibrate_runs`.
+    for seconds without a plan, and for a file that cannot be read; DataError for a file without a calibration.
     """
     if not measured:
         if file is None:

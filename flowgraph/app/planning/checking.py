@@ -54,8 +54,7 @@ def check_flow(request: Request, say: Say) -> CheckResult:
 
     There are three stages, and each is checked only if the previous one has no fault: the flow's text; the settings;
     the passes, models, data and plan. Equal faults are returned once. `say` receives the notes of planning. Raises
-    UnknownNameError for an unknown flow, UserCodeError for a file that cannot be imported, and SettingError for a
-    setting that is not `name=value`.
+    UnknownNameError for an unknown flow, UserCodeError for a broken file, SettingError for a text without `=`.
     """
     notes = list[str]()
     with verified():
@@ -65,7 +64,6 @@ def check_flow(request: Request, say: Say) -> CheckResult:
 
 
 def _faults(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
-    """Yield the faults of the first stage that has any."""
     workload = request.workload
     file = find_flow(workload.flow)
     options, _ = split_assignments(list(file.flow.signature.settings.model_fields), workload.settings)
@@ -84,7 +82,6 @@ def _faults(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]
 
 
 def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
-    """Yield the faults of a saved plan, for the models, rows and lengths that the plan or the request names."""
     where = str(request.target)
     prepared = prepare_again(plan, request, where)
     yield from _raised(lambda: refuse_what_cannot_run(prepared))

@@ -83,8 +83,7 @@ def described_flow(flow: FlowLike, sets: Sequence[str]) -> tuple[FlowFile, Graph
 def compiled_flow(workload: Workload) -> Graph:
     """Return the graph of a workload's flow after all passes, with the workload's settings; no data set is read.
 
-    Raises UnknownNameError for an unknown flow or pass, SettingError for an invalid setting, and the errors of the
-    flow's own code.
+    Raises UnknownNameError for an unknown flow or pass, SettingError for an invalid setting, and what the flow raises.
     """
     passes = tuple(find_passes(workload.passes))
     _, described, chosen = described_flow(workload.flow, workload.settings)
@@ -121,8 +120,8 @@ def read_inputs(workload: Workload) -> FlowInputs:
 
     A value that the workload does not set is the one that is known to suit its model or data, or else a default.
     `epochs` sets the number of steps, rounded up, unless `steps` is given. Raises, for example, UnknownNameError for an
-    unknown flow, SettingError for an invalid setting, ModelError for a model that is not found, and DataError for rows
-    that cannot be used.
+    unknown flow, SettingError for an invalid setting, ModelError for a model that is not found, and DataError for bad
+    rows.
     """
     where, seed = cache_folder(workload.cache), workload.seed or 0
     passes = tuple(find_passes(workload.passes))

@@ -22,8 +22,7 @@ def make_plan(request: Request, say: Say) -> PlanResult:
 
     `say` receives each note, and the result has all of them. Raises UsageError for an invalid search option, and for
     any search option together with a named plan; ResourceError if nothing fits; BatchError if the batch, minibatches
-    and ranks do not go together; PlanError, for example, for a named plan that breaks a law; and the errors of
-    `prepare`.
+    and ranks do not go together; PlanError for a named plan that breaks a law; and the errors of `prepare`.
     """
     notes = list[str]()
 

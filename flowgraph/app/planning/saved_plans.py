@@ -56,7 +56,7 @@ class NamedPlan:
 def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
     """Return the problem that a saved plan solves, with the flow, models, rows and lengths that its file names.
 
-    The flow, models, data, settings, passes and calibration of the request override those of the plan. A plan that
+    The request overrides the plan's flow, models, data, batch, passes and calibration, and adds settings. A plan that
     records no assumptions gets all of them from the request. `where` names the plan in errors. Raises the errors of
     `prepare_from`, or those of `prepare` without recorded assumptions.
     """
@@ -72,8 +72,8 @@ def saved_plan(
 ) -> SavedPlan:
     """Return a plan with the problem that it solves, on its own cluster or on another `cluster`.
 
-    `where` names the plan in errors; `ran` is true if another system has run the plan. Raises the error of the first
-    law that the plan breaks.
+    `where` names the plan in errors; `ran` is true if another system has run it. Raises the error of the first broken
+    law.
     """
     refuse(law_faults(plan, prepared.problem, where))
     return SavedPlan(
@@ -297,7 +297,10 @@ def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedPlan:
-    """The faults of a plan's file; `notes` say how long a step now takes and what cannot run on this machine."""
+    """The faults of a plan's file; `notes` say how long a step now takes and what cannot run on this machine.
+
+    `pruned` is empty: a plan's file leaves out no node.
+    """
 
     plan: str
     faults: tuple[str, ...]

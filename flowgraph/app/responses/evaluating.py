@@ -82,10 +82,9 @@ class ScoreTally:
         return f"  score {mean:.4f}"
 
     def result(self, facts: Mapping[str, Any], out: Path | None, *, interrupted: bool = False) -> EvalResult:
-        """Return the evaluation of all added rows; if `out` is a `.json` file, write the evaluation to it too.
+        """Return the evaluation of all added rows, at least one; write it to `out` too if that is a `.json` file.
 
-        `facts` become part of the result's `about`. At least one row must have been added. Raises UsageError if the
-        file cannot be written.
+        `facts` become part of the result's `about`. Raises UsageError if the file cannot be written.
         """
         import numpy as np
 
@@ -186,7 +185,6 @@ def _evaluate_saved(path: Path, request: Request, progress: Progress) -> EvalRes
 
 
 def _refuse_unknown_rule(rule: str, table: pa.Table) -> None:
-    """Raise RuleError for a rule that does not exist; for "data", if a data source of the table has no rule."""
     if rule != "data":
         refuse_missing(resolve(rule))
         return

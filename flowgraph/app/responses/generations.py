@@ -51,8 +51,8 @@ def generations_table(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> p
     """Return the rows of a generations file, made from the table of a rollout and, if there is one, of its scores.
 
     `tables` has these one or two tables, with equal rows. Columns of the data whose names are taken get the prefix
-    `data.`. `facts` are stored as metadata; the model, step, temperature and seed among them, which it must have, are
-    also columns.
+    `data.`. `facts` are stored as metadata; the model, step, temperature and seed, which they must have, also as
+    columns.
     """
     import pyarrow as pa
 
@@ -114,8 +114,7 @@ def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
 def temporary_parts(out: Path | None) -> Generator[Path]:
     """Open a context with a temporary folder for the parts of `out`, and remove the folder on exit.
 
-    The folder is in that of `out`, which is created, or in the system's temporary folder if `out` is None. Raises
-    UsageError if it cannot be created.
+    It is in the folder of `out`, which is created, or the system's if `out` is None. Raises UsageError if that fails.
     """
     try:
         if out is None:

@@ -142,7 +142,6 @@ def rollout_rows(
 
 
 def _files(run: RunFolder, node: str | None) -> tuple[str, dict[int, Path]]:
-    """Return the node to read, and its files by step."""
     folders = {path.name: path for path in sorted((run.path / ROLLOUTS).glob("*")) if path.is_dir()}
     if (run.path / VALIDATION).is_dir():
         folders[VALIDATION] = run.path / VALIDATION
@@ -221,7 +220,6 @@ def _lists(table: pa.Table, name: str, where: str) -> Any:
 
 
 def _means(lists: Any) -> list[float | None]:
-    """Return the mean of each row's numbers; None for a row without numbers."""
     import numpy as np
 
     counts = lists.value_lengths().fill_null(0).to_numpy()
@@ -234,7 +232,7 @@ def _means(lists: Any) -> list[float | None]:
 def _columns(table: pa.Table, results: Mapping[str, str], where: str) -> dict[str, list[Scalar]]:
     """Return a number or a text for each row, by column: ours, then results of nodes, then those of the data set.
 
-    Of values of tokens it is their mean. A column of the data whose name is taken has `data.` in front.
+    It is the mean of values of tokens. A column of the data whose name is taken has `data.` in front.
     """
     import pyarrow as pa
 
@@ -316,7 +314,6 @@ def _floats(numbers: Sequence[float | None] | None) -> tuple[float, ...]:
 
 
 def _messages(prompt: Any) -> Iterator[tuple[str, str]]:
-    """Yield the messages of a prompt, a chat or a plain text, as (role, text)."""
     if isinstance(prompt, list):
         for message in prompt:
             if isinstance(message, dict):

@@ -67,9 +67,8 @@ Scale = tuple[TokenScale, str, str]
 def token_scales(result: RolloutRows) -> list[Scale]:
     """Return the scales that can colour tokens, each with its column and its kind, most important first.
 
-    The order is: advantages, the last one first; log-prob ratios of another model to the one that sampled; entropies;
-    the surprise -log p, which is always there; and other values of tokens. Log-probs, entropies and surprises are in
-    nats.
+    The order is: advantages, the last one first; log-prob ratios (nats) of another model to the one that sampled;
+    entropies (nats); the surprise -log p (nats), which is always there; and other values of tokens.
     """
     scales = list[Scale]()
     for name in (*result.results, *result.token_results):

@@ -49,7 +49,7 @@ class RowComparison:
     def holds(self, row: Mapping[str, Scalar]) -> bool:
         """Return whether a row meets the comparison.
 
-        A missing value, and a text compared with a number, only fulfil `!=`. NaN equals NaN, and is neither smaller nor
+        A missing value, and a text compared with a number, meet only `!=`. NaN equals NaN, and is not smaller or
         larger.
         """
         actual, value = row.get(self.column), self.value

@@ -200,7 +200,6 @@ def prepare_sampling(
 
 
 def _plan(inputs: FlowInputs, request: Request, model: ModelUnderTest, say: Say) -> PlanResult:
-    """Return a plan for sampling: search one, or use the given plan, of this flow or of another that samples."""
     target, where = request.target, str(request.target)
     plan = plan_of(target)
     question = Request(

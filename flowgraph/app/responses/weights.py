@@ -86,7 +86,6 @@ def _of_run(run: RunFolder, param: str | None, cache: Path) -> ModelUnderTest:
 
 
 def _workload(run: RunFolder, facts: Mapping[str, Any]) -> Workload:
-    """Return what a run recorded about its rows."""
     data = next((setting["value"] for setting in run.settings() if setting["name"] == "run.data"), ())
     try:
         saved = saved_request(facts.get("options", {})).workload

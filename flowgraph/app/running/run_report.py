@@ -57,8 +57,8 @@ def list_runs(folder: Path) -> list[dict[str, Any]]:
 def curves_of(run: RunFolder) -> dict[str, Points]:
     """Return the points (step, value) of each metric of a run, in recorded order, by name.
 
-    Tokens per second (`tokens_per_s`) and seconds of a step (`step_s`) are included. Raises RunFolderError if the
-    recorded metrics cannot be read.
+    Tokens per second (`tokens_per_s`) and seconds of a step (`step_s`) are included. Raises RunFolderError for a bad
+    line.
     """
     curves = defaultdict[str, Points](list)
     for line in run.metrics():
@@ -102,8 +102,7 @@ class RunReport:
 def report_run(path: Path) -> RunReport:
     """Return the report of a run's folder, and write its curves to `curves.svg` in that folder.
 
-    Raises RunFolderError for a folder that is not a run folder or is damaged, and UsageError if the picture cannot be
-    written.
+    Raises RunFolderError for a folder without a run or a damaged one, UsageError if the picture cannot be written.
     """
     run = RunFolder.open(path)
     picture, drawn = curves_picture(run), run.path / "curves.svg"
@@ -209,7 +208,7 @@ class RunTrace:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a note if the plan has no forecast; empty otherwise."""
+        """Return a note if the plan has no forecast of seconds; empty otherwise."""
         return ("the plan forecasts no seconds: only what was measured is shown",) if self.plan.step is None else ()
 
     @property
@@ -236,8 +235,7 @@ class RunTrace:
 def read_trace(path: Path) -> RunTrace:
     """Return the measured steps of a run's folder, with its plan.
 
-    Raises RunFolderError for a folder that is not a run folder or has no measured step, and PlanError for a plan that
-    cannot be read.
+    Raises RunFolderError for a folder without a run or without a measured step, PlanError for an unreadable plan.
     """
     run = RunFolder.open(path)
     measured, plan = read_measured(run.path), read_plan(run.path / "plan.json")
@@ -249,9 +247,8 @@ def read_trace(path: Path) -> RunTrace:
 def compare_tasks(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskComparison]:
     """Yield the forecast and measured seconds and bytes of each measured task, and then of the whole step.
 
-    Measured seconds are the median over `steps`, and measured bytes the highest peak on a device. Values that are not
-    known are None. In a replayed run recorded nodes do not run, but the step is compared with the forecast of a whole
-    run.
+    Measured seconds are the median over `steps`, and measured bytes the highest peak on a device. Unknown values are
+    None. In a replayed run recorded nodes do not run, but its step is compared with the forecast of all nodes.
     """
     forecast = plan.step.tasks if plan.step is not None else ()
     forecast_peaks = highest_peaks(plan.forecast)

@@ -85,8 +85,7 @@ def choose_runtime(plan: Plan, where: Execution, shapes: Mapping[str, ModelShape
 def refuse_other_machine(plan: Plan) -> None:
     """Raise ResourceError for a plan that needs several machines, or more memory or GPUs than this machine has.
 
-    The memory of the plan's CPU devices must not exceed this machine's, and their forecast peaks must not exceed the
-    memory that is free.
+    The memory of the plan's CPU devices must not exceed this machine's, nor their forecast peaks the free memory.
     """
     machines = sorted({name for pool in plan.pools for name, _ in pool.devices})
     if len(machines) > 1:

@@ -140,8 +140,7 @@ def run_flow(request: Request, observers: Observers) -> RunResult:
 def request_with_flow(request: Request) -> Request:
     """Return a request that names a flow: a request that names only a plan gets the plan's flow, others stay unchanged.
 
-    Raises UsageError for a request with neither a flow nor a plan, PlanError for a plan that does not record its flow
-    or that cannot run here.
+    Raises UsageError without a flow and a plan, PlanError for a plan that does not record its flow or cannot run here.
     """
     plan, where = plan_of(request.target), str(request.target)
     if plan is None:
@@ -268,7 +267,6 @@ def train_and_record(
 
 
 def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
-    """Report how a run failed; return its finished steps if it can be resumed or started again, else None."""
     hint, steps_done = "", 0
     if folder.begun:
         with contextlib.suppress(OSError):  # the disk may be what failed
@@ -293,7 +291,6 @@ def resume_hint(folder: RunFolder) -> str:
 def _train(
     ready: PreparedRun, folder: RunFolder, interrupts: Interrupts, observers: Observers, checkpoint: Checkpoint | None
 ) -> int:
-    """Load the models, train, and save the weights; return the number of finished steps."""
     graph, job, start = ready.inputs.graph, ready.job, checkpoint.steps if checkpoint is not None else 0
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
     profiles = Profiles(folder.path.absolute(), _profiled(ready.request))
