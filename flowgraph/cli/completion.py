@@ -164,7 +164,7 @@ def data(incomplete: str) -> list[str]:
 
 
 def engines(incomplete: str) -> list[str]:
-    """Return the pairs of use and engine, such as `train=fsdp`, that begin with `incomplete`."""
+    """Return each pair of a use and an engine, such as `train=fsdp`, that begins with `incomplete`."""
     from flowgraph.engines.table import ENGINES, VERBS
 
     return _offered((f"{use}={name}" for use in VERBS for name in ENGINES), incomplete)

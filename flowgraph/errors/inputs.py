@@ -221,7 +221,7 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def not_reached(cls, name: str, why: str) -> ModelError:
-        """Return the error for a model that is not on this machine, while the hub cannot be reached, and why."""
+        """Return the error for a model that is not on this machine while the hub is not reached, with the reason."""
         what = "not a local folder, not in the hub's cache here, and the hub was not reached"
         return cls(what, where=name, notes=[why], hint="give a local folder, or `tiny`, which needs no network")
 

@@ -178,7 +178,7 @@ class WorkerError(FlowError, RuntimeError):
 
     @classmethod
     def failed(cls, doing: str, error: str) -> WorkerError:
-        """Return the error for a failure outside user code, with the last six lines of its traceback, `error`."""
+        """Return the error for a failure outside user code, with the last six lines of `error`, its traceback."""
         lines = [line for line in error.strip().splitlines() if line.strip()]
         return cls(f"{doing} failed: {lines[-1].strip() if lines else 'no reason given'}", notes=lines[-6:-1])
 

@@ -107,8 +107,7 @@ def resolve_settings(
 def align_shown_settings(first: Graph, second: Graph) -> tuple[Graph, Graph]:
     """Return two named graphs with the same settings shown on each pair of nodes with equal name and op.
 
-    These are the settings that differ from their defaults in a graph, so that texts of the graphs differ only in
-    values.
+    These are the settings that differ from their defaults in a graph; texts of the graphs then differ only in values.
     """
     nodes = {(node.name, node.op.module, node.op.name): node for node in first.all_nodes}
     pairs = ((nodes.get((node.name, node.op.module, node.op.name)), node) for node in second.all_nodes)

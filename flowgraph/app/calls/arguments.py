@@ -33,8 +33,7 @@ def request_from_arguments(**values: Any) -> Request:
     """Build a `Request` from the keyword arguments of a call of the Python API.
 
     `values` are fields of any part of a request, by name; None means the default. A PlanResult given as `plan` is
-    replaced by its plan. Raises UsageError for an unknown name or contradictory values, SettingError for an invalid
-    value.
+    replaced by its plan. Raises UsageError for unknown or contradictory arguments, SettingError for invalid values.
     """
     plan = values.get("plan")
     return make_request(**values | {"plan": plan.plan if isinstance(plan, PlanResult) else plan})

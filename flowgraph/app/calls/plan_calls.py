@@ -105,7 +105,7 @@ def plan(
         pin: a pool for each role; roles with the same pool share its devices.
         what_if: changes for which to repeat the search, such as `"devices=4x8xh200"`.
         robust: prefer the plan that loses least if costs differ from the forecast.
-        staleness: the most updates by which rollouts may lag, or `"auto"`.
+        staleness: the maximum number of policy updates by which rollouts may lag, or `"auto"`.
         ratio: rollout devices to training devices where they are separate, such as `(3, 1)`.
         streamed: let partial rollouts continue across steps.
         cache: the folder for downloaded models and generated data.
@@ -151,7 +151,7 @@ def check(
     """Return the faults of a flow, its settings and its plan that can be found before models are loaded.
 
     The arguments are those of `plan`. Faults are returned, not raised, except for an unknown flow (UnknownNameError), a
-    file that cannot be imported (UserCodeError), and arguments that contradict each other (UsageError).
+    file that cannot be imported (UserCodeError), and invalid arguments (UsageError, SettingError).
     """
     values = fields(locals(), but="say")
     with argument_errors():

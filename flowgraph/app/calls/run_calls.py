@@ -240,14 +240,17 @@ def evaluate(
 ) -> EvalResult:
     """Score the responses of a model, or of a run's model, to held-out prompts; return mean score, pass@k and lengths.
 
+    After Ctrl-C, the result is that of the finished prompts, and its `interrupted` is true.
+
     Args:
         model: a model, or a run's folder.
         generations: a file of responses to score again, instead of a model.
-        by: the rule that scores: its name, `"path.py:name"`, or `"data"`.
+        by: the rule that scores: its name, `"path.py:name"`, or `"data"` for the rule of each row's data source.
         n: the number of responses to each prompt.
-        temperature: the temperature of sampling; 0 is greedy, the default for one response.
+        temperature: the temperature of sampling; by default 0 (greedy) for one response, otherwise 1.
         data, held_out, columns, max_prompt_tokens, long_prompts: as for `run`.
-        split, rows: the prompts; by default the held-out ones of the run's data.
+        split: which prompts: `"held-out"`, the default where the data has such rows, or `"train"`.
+        rows: the maximum number of prompts; by default all.
         max_tokens: the maximum number of tokens of a response; by default that of the run, or of the data set.
         batch: the number of prompts to sample together.
         seed: the random seed; by default that of the run.
@@ -306,7 +309,8 @@ def generate(
     """Return the responses of a model, or of a run's model, to prompts.
 
     `prompt` is one text or several, whose responses are in the result's `rows`; the other arguments are those of
-    `evaluate`. Without `prompt`, the responses to a data set are written to the Parquet file `out`.
+    `evaluate`. Without `prompt`, the responses to a data set are written to the Parquet file `out`. After Ctrl-C, the
+    result has no rows, and its `interrupted` is true.
 
     Raises:
         UsageError: neither a prompt nor a file to write, a file that exists, or arguments that contradict each other.

@@ -70,7 +70,10 @@ class DrawResult:
         return self.written("svg")
 
     def html(self) -> str:
-        """Return the HTML page of the target: one picture if one was named, else all that can be drawn."""
+        """Return the HTML page of the target: one picture if one was named, else all that can be drawn.
+
+        Raises UsageError if the named picture cannot be drawn.
+        """
         return self.make_page()
 
     def save(self, path: str | Path, say: Say = lambda line: None) -> Path:

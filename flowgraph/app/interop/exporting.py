@@ -131,8 +131,7 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
 def exported_files(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
     """Return a plan as the files of another system, with the longest prompt and response of its problem as limits.
 
-    `notes` are added before the notes of the export. Raises UnknownNameError, PlanError and UsageError as `export`
-    does.
+    `notes` come before those of the export. Raises UnknownNameError, PlanError and UsageError as `export` does.
     """
     problem = prepared.problem
     response = int(problem.response.most) if problem.response is not None else None

@@ -38,8 +38,7 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
     `path` is a launch script or a YAML configuration; `device` is the model of its devices, such as "h100". Values in
     `request`, such as lengths of rows, replace those of the run; by default every row has the largest lengths that the
     run allows. If the run does not fit with these, 1/2, 1/4, 1/8 and 1/16 of them are tried. Raises DataError for a
-    file that cannot be read as a run, UsageError for a device of unknown speed, ModelError for a model of unknown
-    sizes.
+    file that is not a run, UsageError for a device of unknown speed, ModelError for a model of unknown sizes.
     """
     as_written = read_run(path)
 

@@ -120,8 +120,7 @@ def read_inputs(workload: Workload) -> FlowInputs:
 
     A value that the workload does not set is the one that is known to suit its model or data, or else a default.
     `epochs` sets the number of steps, rounded up, unless `steps` is given. Raises, for example, UnknownNameError for an
-    unknown flow, SettingError for an invalid setting, ModelError for a model that is not found, and DataError for bad
-    rows.
+    unknown flow, SettingError for an invalid setting, ModelError for an unknown model, and DataError for bad rows.
     """
     where, seed = cache_folder(workload.cache), workload.seed or 0
     passes = tuple(find_passes(workload.passes))

@@ -61,7 +61,7 @@ class PlanResult:
 
     @property
     def batch(self) -> report.BatchSizes:
-        """Return the sizes of a step: rows, rows per rank, minibatches. Raises BatchError if they contradict."""
+        """Return the sizes of a step: rows, rows per rank, minibatches. Raises BatchError if they disagree."""
         return self.problem.batch_sizes(self.plan, **({} if self.inputs is None else self.inputs.row_origins()))
 
     def to_json(self) -> str:

@@ -72,8 +72,7 @@ def saved_plan(
 ) -> SavedPlan:
     """Return a plan with the problem that it solves, on its own cluster or on another `cluster`.
 
-    `where` names the plan in errors; `ran` is true if another system has run it. Raises the error of the first broken
-    law.
+    `where` names the plan in errors; `ran` is true if another system has run it. Raises the error of a broken law.
     """
     refuse(law_faults(plan, prepared.problem, where))
     return SavedPlan(
@@ -242,7 +241,7 @@ class ExplainedPlan:
 
     @cached_property
     def elsewhere(self) -> dict[str, Any]:
-        """Return, for each role, the other pools it could be on, with the seconds that a step would then take."""
+        """Return, by role, the best plan with the role on each other pool; None for a pool on which it does not fit."""
         return {role: self.explanation.alternatives(role) for role in self.roles}
 
     def data(self) -> list[dict[str, Any]]:

@@ -51,8 +51,7 @@ def generations_table(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> p
     """Return the rows of a generations file, made from the table of a rollout and, if there is one, of its scores.
 
     `tables` has these one or two tables, with equal rows. Columns of the data whose names are taken get the prefix
-    `data.`. `facts` are stored as metadata; the model, step, temperature and seed, which they must have, also as
-    columns.
+    `data.`. `facts` become metadata; the model, step, temperature and seed, which must be among them, also columns.
     """
     import pyarrow as pa
 

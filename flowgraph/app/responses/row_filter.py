@@ -49,8 +49,7 @@ class RowComparison:
     def holds(self, row: Mapping[str, Scalar]) -> bool:
         """Return whether a row meets the comparison.
 
-        A missing value, and a text compared with a number, meet only `!=`. NaN equals NaN, and is not smaller or
-        larger.
+        A missing value, and a text compared with a number, meet only `!=`. NaN equals NaN, and has no order.
         """
         actual, value = row.get(self.column), self.value
         if isinstance(actual, float) and isinstance(value, float) and math.isnan(actual) and math.isnan(value):

@@ -57,8 +57,8 @@ def list_runs(folder: Path) -> list[dict[str, Any]]:
 def curves_of(run: RunFolder) -> dict[str, Points]:
     """Return the points (step, value) of each metric of a run, in recorded order, by name.
 
-    Tokens per second (`tokens_per_s`) and seconds of a step (`step_s`) are included. Raises RunFolderError for a bad
-    line.
+    Tokens per second (`tokens_per_s`) and seconds of a step (`step_s`) are among them. Raises RunFolderError for bad
+    lines.
     """
     curves = defaultdict[str, Points](list)
     for line in run.metrics():
