@@ -18,7 +18,7 @@ GENERATED = (
 
 
 def listed_data() -> list[tuple[str, str]]:
-    """Return the names of the data sets that can be made, each with what it is and what it is made from."""
+    """Return the name of each data set that can be made, with a description that says what it is made from."""
     known = published.PUBLISHED.items()
     return [*GENERATED, *((name, f"{data_set.about}, from {data_set.needs}") for name, data_set in known)]
 
@@ -34,9 +34,10 @@ def make_data(
 ) -> dict[Path, int]:
     """Write the rows of a data set as a Parquet file for each split; return the number of rows by file.
 
-    `source` is the file or folder of a published data set, such as gsm8k; it goes to the cache by default, so that
-    `--data gsm8k` finds it. `say` receives what was left out. Raises UsageError for a published data set without its
-    files, and for files of another one.
+    `out` is the folder to write, by default `data/NAME` in the working folder, or the folder of a published data set in
+    the cache, where `--data gsm8k` finds it. `source` is the file or folder that a published data set is converted
+    from. `say` receives what was left out. Raises UsageError for a published data set without `source`, and for
+    `source` with another data set; DataError for an unknown name or for files that cannot be converted.
     """
     if name not in published.PUBLISHED:
         if source is not None:

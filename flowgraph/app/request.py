@@ -70,9 +70,10 @@ class Part(BaseModel):
 class Workload(Part):
     """The flow to train, its models, its rows and their lengths.
 
-    `data` are data sets, each with a weight if it should have a share of the prompts, and `columns` texts such as
-    `prompt=problem`. `long_prompts` says what becomes of prompts of more than `max_prompt_tokens`. Lengths are texts
-    that `LengthDistribution.parse` reads, or `FILE.parquet:COLUMN`.
+    `data` are data sets, each with a weight if it should have a share of the prompts; `columns` are texts such as
+    `prompt=problem`. `long_prompts` says what becomes of prompts of more than `max_prompt_tokens` tokens. Lengths are
+    texts that `LengthDistribution.parse` reads, or `FILE.parquet:COLUMN`. Raises UsageError for `steps` together with
+    `epochs`, and for `long_prompts` without a maximum.
     """
 
     flow: FlowLike = ""
@@ -103,7 +104,7 @@ class Workload(Part):
         return self
 
     def sets(self, name: str) -> bool:
-        """Return whether `settings` contains a value for this name."""
+        """Return whether `settings` sets the setting of this full name, such as `policy.generate.n`."""
         return any(text.startswith(f"{name}=") for text in self.settings)
 
     @field_serializer("flow")
@@ -112,9 +113,9 @@ class Workload(Part):
 
 
 class Target(Part):
-    """Where to run: a cluster ("" is this machine, `memory` how much of it to use), or a plan with its cluster.
+    """Where to run: a cluster ("" is this machine, `memory` how much of it to use), or a plan with its own cluster.
 
-    `placement` is a named placement on that cluster, such as `split`.
+    `placement` is a named placement, such as `split`. Raises UsageError for a plan together with any other field.
     """
 
     cluster: str = ""
@@ -140,8 +141,8 @@ class Target(Part):
 class Search(Part):
     """How a plan is searched: engines and their constants, the objective, fixed roles, and staleness.
 
-    `engine` has texts such as `train=megatron`; `constants` is a file of constants of engines, and a `calibration`
-    scales forecast seconds.
+    `engine` has texts such as `train=megatron`, `pin` texts `ROLE=POOL`, and `what_if` texts such as
+    `devices=4x8xh200`. `constants` is a file of constants of engines, and a `calibration` scales forecast seconds.
     """
 
     engine: Texts = ()
@@ -159,9 +160,11 @@ class Search(Part):
 
 
 class Execution(Part):
-    """How a plan is run: `runtime` is "local" (this process) or "ray", `address` that of a Ray cluster.
+    """How a plan is run: `runtime` is "local" (this process) or "ray", `address` that of a running Ray cluster.
 
-    `threads` are those of each process; `attach` is a file that lists running servers of engines.
+    `threads` are those of each process; `attach` is a file that lists running servers of engines. None selects a
+    default. `sample_rows` is the number of responses that a rank decodes together, `forward_tokens` the number of
+    padded tokens in a pass without gradients.
     """
 
     runtime: str | None = None
@@ -176,8 +179,8 @@ class Training(Part):
     """How a run is checked, recorded and saved; `checkpoint_every=0` writes no checkpoints, not even at the end.
 
     `log` names trackers that also receive the metrics, `profile` the steps to profile. `keep_best` names the metric of
-    held-out checks by which the best checkpoint is kept, `record_tokens` is the number of responses of each step whose
-    values of tokens are recorded.
+    held-out checks by which the best checkpoint is kept. `record_tokens` is the number of responses of each step for
+    which values of tokens are recorded, and `replay` the folder of a run whose rollouts are used again.
     """
 
     eval_every: Annotated[int, Field(ge=0)] = 20
@@ -196,7 +199,7 @@ class Training(Part):
 class Sampling(Part):
     """Which responses are generated and how they are scored; None selects the default of the model or the data.
 
-    `subject` is a model, or the folder of a run, with `param` to choose one of its models. `generations` is a file of
+    `subject` is a model or the folder of a run; `param` chooses one of the run's models. `generations` is a file of
     responses to score without a model, and `prompt` are texts that replace a data set. `by` is the scoring rule.
     """
 
@@ -236,7 +239,7 @@ class Request(Part):
         return flow_text(self.workload.flow)
 
     def changed(self, **values: Any) -> Request:
-        """Return the request with changed fields, given by name regardless of their part.
+        """Return the request with changed fields, given by name; the part that has a field is found by the name.
 
         Raises UsageError for an unknown field. Values are not validated.
         """
@@ -280,9 +283,7 @@ def make_request(**values: Any) -> Request:
 
 
 def fields(arguments: Mapping[str, Any], *, but: str = "") -> dict[str, Any]:
-    """Return the entries of `arguments`, such as a function's `locals()`, except those named in `but`.
-
-    `but` is a text of names with spaces between them.
+    """Return the entries of `arguments`, such as a function's `locals()`, except the names in `but`, split at spaces.
 
     >>> fields({"flow": "grpo", "json": True}, but="json")
     {'flow': 'grpo'}
@@ -291,7 +292,7 @@ def fields(arguments: Mapping[str, Any], *, but: str = "") -> dict[str, Any]:
 
 
 def option(name: str) -> str:
-    """Return the command-line option for a field of a request.
+    """Return the command-line option that sets a field of a request.
 
     >>> option("eval_every"), option("settings")
     ('--eval-every', '--set')

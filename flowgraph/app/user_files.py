@@ -13,7 +13,7 @@ def text_of(path: Path, kind: str, refusal: Callable[[str], FlowError], most_byt
     """Return the text of a file that a user names.
 
     If the file cannot be read, is not text or has more than `most_bytes` bytes, raises the error that `refusal(reason)`
-    returns; `kind` is the expected kind of file in the reason.
+    returns. `kind` is what the file should be, for the reason; "" leaves that out.
     """
     try:
         return read_text(path, most_bytes)
@@ -24,12 +24,12 @@ def text_of(path: Path, kind: str, refusal: Callable[[str], FlowError], most_byt
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8, replacing an existing file. Raises UsageError if it cannot be written."""
+    """Write a UTF-8 file, replacing an existing file. Raises UsageError if the file or its folder is not writable."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file, replacing an existing file. Raises UsageError if it cannot be written."""
+    """Write a file, replacing an existing file. Raises UsageError if the file or its folder is not writable."""
     try:
         path.write_bytes(data)
     except OSError as error:

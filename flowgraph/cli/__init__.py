@@ -13,9 +13,10 @@ LONGEST_SHOWN = 200  # characters of a path
 
 
 def main() -> None:
-    """Run the command in the arguments of this process, and exit with its exit code.
+    """Run the command in the arguments of this process, and exit with the command's exit code.
 
-    An error of ours, or a file that the system refuses, is printed to stderr in full.
+    A FlowError, and an OSError with a path, are printed to stderr. An interrupt exits with 130, a closed pipe with 0.
+    Other exceptions are raised.
     """
     from flowgraph.cli.application import run_command
     from flowgraph.flows.flow_files import refuse_shadowed_packages

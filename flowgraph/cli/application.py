@@ -78,7 +78,7 @@ for section, members in SECTIONS.items():
 
 
 def run_command() -> int:
-    """Run the command in the arguments of this process, and return its exit code.
+    """Run the command in the arguments of this process, and return its exit code; 130 if the user aborted it.
 
     A fault in the command line is printed to stderr. Other errors are raised.
     """

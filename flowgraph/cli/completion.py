@@ -36,7 +36,6 @@ _DEVICES = re.compile(r"((?:\d+x){1,2})[a-z]?[\w.-]*")
 
 
 def _offered(names: Iterator[str], incomplete: str) -> list[str]:
-    """Return the names that a shell can take, each once and in order."""
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete) and _PLAIN.fullmatch(name)]
 
 
@@ -73,7 +72,6 @@ def _paths(incomplete: str, fits: Callable[[Path], bool]) -> Iterator[str]:
 
 
 def _holds_flow(path: Path) -> bool:
-    """Return whether a Python file seems to define a flow."""
     if path.suffix != ".py" or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -90,7 +88,10 @@ def named_flows(incomplete: str) -> list[str]:
 
 
 def flows(incomplete: str) -> list[str]:
-    """Return the names of flows, and the Python files that seem to define a flow, that begin with `incomplete`."""
+    """Return the names of flows, then the Python files that seem to define a flow, that begin with `incomplete`.
+
+    Folders, which may hold such files, are returned too.
+    """
     return [*named_flows(incomplete), *_offered(_paths(incomplete, _holds_flow), incomplete)]
 
 
@@ -105,7 +106,7 @@ def flows_and_plans(incomplete: str) -> list[str]:
 
 
 def runs(incomplete: str) -> list[str]:
-    """Return the run folders, in this folder and in `runs`, that begin with `incomplete`."""
+    """Return the run folders and other folders, in `runs` and in this folder, that begin with `incomplete`."""
 
     def is_run(path: Path) -> bool:
         return (path / "run.json").is_file()
@@ -117,7 +118,7 @@ def runs(incomplete: str) -> list[str]:
 def models(incomplete: str) -> list[str]:
     """Return the built-in models, models of the shipped table, and model folders that begin with `incomplete`.
 
-    In a text `PARAM=MODEL`, only the model is completed. Models of the table are offered once a letter was typed.
+    In a text `PARAM=MODEL`, only the model is completed. Models of the table are offered only after the first letter.
     """
     from flowgraph.models.sources import BUILT_IN
     from flowgraph.models.table import table
@@ -139,14 +140,14 @@ def draw_targets(incomplete: str) -> list[str]:
 
 
 def placements(incomplete: str) -> list[str]:
-    """Return the named placements that begin with `incomplete`; if it has a colon, their variants."""
+    """Return the named placements that begin with `incomplete`, or their variants if `incomplete` has a colon."""
     return _offered(iter(VARIANTS if ":" in incomplete else PLACEMENTS), incomplete)
 
 
 def clusters(incomplete: str) -> list[str]:
     """Return the short forms of small clusters, and the TOML files, that begin with `incomplete`.
 
-    After a number of devices, such as `8x`, known devices are offered too.
+    After a number of devices, such as `8x`, device models are offered too.
     """
     counts = _DEVICES.fullmatch(incomplete)
     spec = find_spec("placements")
@@ -157,13 +158,13 @@ def clusters(incomplete: str) -> list[str]:
 
 
 def data(incomplete: str) -> list[str]:
-    """Return the data sets that can be generated, and the data files and folders, that begin with `incomplete`."""
+    """Return the data sets with a name, and the data files and folders, that begin with `incomplete`."""
     files = _paths(incomplete, lambda path: path.suffix in (".parquet", ".jsonl", ".json"))
     return _offered(iter([*DATA_SETS, *files]), incomplete)
 
 
 def engines(incomplete: str) -> list[str]:
-    """Return the pairs of use and engine, such as `train=fsdp`, that begin with `incomplete`."""
+    """Return each pair of a use and an engine, such as `train=fsdp`, that begins with `incomplete`."""
     from flowgraph.engines.table import ENGINES, VERBS
 
     return _offered((f"{use}={name}" for use in VERBS for name in ENGINES), incomplete)

@@ -54,7 +54,7 @@ class _Shown:
 
 
 class Display:
-    """A context in which a run is displayed."""
+    """A context that shows a run on stderr; `start` is the number of steps that are done, `steps` that of all."""
 
     def __init__(
         self,
@@ -109,14 +109,14 @@ class Display:
         self._show(force=False)
 
     def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
-        """Record the metrics of a check on held-out data, and update the display."""
+        """Record the metrics of a check of held-out data, and update the display."""
         for name, mean in result.metrics.items():
             self.curves[name].append(mean)
         self._show(force=True)
 
     @property
     def steps_per_s(self) -> float:
-        """Return the mean steps per second over the last steps; 0 before the first step.
+        """Return the mean steps per second over the last 20 steps; 0 before the first step.
 
         The time of saves and checks between the steps is included.
         """
@@ -211,7 +211,6 @@ def _sample_lines(sampled: _Shown, columns: int) -> Iterator[Text]:
 
 
 def _cut(text: str, columns: int, style: str = "") -> Text:
-    """Return one line that is cut where the terminal ends."""
     line = Text(escape_controls(text).replace("\n", " "), style=style, no_wrap=True, overflow="ellipsis")
     line.truncate(columns, overflow="ellipsis")
     return line
@@ -220,7 +219,7 @@ def _cut(text: str, columns: int, style: str = "") -> Text:
 def one_line(text: str, characters: int = CHARACTERS_AT_MOST) -> str:
     r"""Return text as one line that is safe to print: white space becomes a space, control characters are escaped.
 
-    The line has at most `characters` characters.
+    A line of more than `characters` characters is cut.
 
     >>> one_line("two\nlines\x1b[2J")
     'two lines\\x1b[2J'
@@ -230,7 +229,7 @@ def one_line(text: str, characters: int = CHARACTERS_AT_MOST) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """Return a duration in seconds as text with its two largest units.
+    """Return a duration in seconds as text with its two largest units; seconds are rounded, later units cut.
 
     >>> show_duration(7.2), show_duration(200), show_duration(3900), show_duration(200000)
     ('7s', '3m 20s', '1h 05m', '2d 7h')

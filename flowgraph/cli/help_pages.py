@@ -22,7 +22,7 @@ LARGE = 10**6  # a larger maximum only guards against mistakes, and says nothing
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a command's help, without the full stop, for the list of commands.
+    """Return the first sentence of a text, in one line and without its full stop.
 
     >>> first_sentence("Train a flow. The first Ctrl-C stops it.")
     'Train a flow'
@@ -31,9 +31,9 @@ def first_sentence(text: str) -> str:
 
 
 def plain_range(text: str) -> str:
-    """Return an option's help with the range of its number in words.
+    """Return an option's help with the range of its number in words: `1 to 100`.
 
-    A minimum alone, and a range whose maximum is a million or more, say nothing to a reader and are removed.
+    A minimum alone, and a range whose maximum is a million or more, are removed: they are of no use to a reader.
 
     >>> plain_range("Steps.  [default: 2; 1<=x<=100]"), plain_range("Seed.  [0<=x<=9999999]")
     ('Steps.  [default: 2; 1 to 100]', 'Seed.')
@@ -51,10 +51,7 @@ def plain_range(text: str) -> str:
 
 
 def write_rows(formatter: Any, rows: Rows) -> None:
-    """Write rows of (name, text) to a help formatter, by section; all sections have the same first column.
-
-    No text is cut.
-    """
+    """Write rows of (name, text) to a help formatter, by section; in all sections, texts begin in the same column."""
     widest = max((len(first) for section in rows.values() for first, _ in section), default=0)
     for name, section in rows.items():
         with formatter.section(name):
@@ -62,10 +59,9 @@ def write_rows(formatter: Any, rows: Rows) -> None:
 
 
 def option_rows(params: Iterable[Any], context: Any) -> Rows:
-    """Return the rows (name, text) of arguments and options for `--help`, by section.
+    """Return the rows (name, text) of a command's arguments and options for `--help`, by section.
 
-    Arguments come first, and options without a section last. Hidden ones are left out. `context` is the context of the
-    command.
+    Arguments come first, and options without a section last. Hidden ones are left out. `context` is the command's.
     """
     arguments, options, rest = list[tuple[str, str]](), Rows(), list[tuple[str, str]]()
     for param in params:
@@ -90,7 +86,7 @@ class OneCommand(TyperCommand):
         return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments and options."""
+        """Write the arguments and options of the command, by section, to the help formatter."""
         write_rows(formatter, option_rows(self.get_params(ctx), ctx))
 
 
@@ -98,7 +94,7 @@ class Commands(TyperGroup):
     """A group of commands whose help lists them in sections, each with the first sentence of its help."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options and the commands."""
+        """Write the commands of the group, by section, and then its options to the help formatter."""
         rows = Rows()
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
@@ -109,7 +105,10 @@ class Commands(TyperGroup):
 
 
 def show_version(flag: bool) -> None:
-    """Print the installed version and exit if `flag`; the version is "unknown" if no package is installed."""
+    """Print the installed version and exit, if `flag` is set; without an installed package, the version is "unknown".
+
+    It exits by raising `typer.Exit`.
+    """
     if flag:
         try:
             say(f"flowgraph {version('flowgraph')}")

@@ -27,8 +27,8 @@ def section_option(
 ) -> Any:
     """Return a typer option in a section of `--help`, or in the general list of options if `section` is None.
 
-    `flags` has its names and the name of its value, as in `-o, --out FILE`, and `about` is its help. `completer`
-    completes its value; it may be a text of words to offer. `min` and `max` are the limits of a number.
+    `flags` has the option's names and the name of its value, as in `-o, --out FILE`, and `about` is its help.
+    `completer` completes its value; it may be a text of words to offer. `min` and `max` are the limits of a number.
     """
     words = flags.split()
     names = [word.rstrip(",") for word in words if word.startswith("-")]
@@ -44,7 +44,7 @@ sampling, searching = partial(section_option, "Responses"), partial(section_opti
 
 
 def argument(name: str, about: str, completer: complete.Completer | None = None) -> Any:
-    """Return a typer argument; `name` is its name in `--help`, `about` its help, and `completer` completes it."""
+    """Return a typer argument; `name` is its name in `--help`, `about` its help; `completer` completes its value."""
     return typer.Argument(help=about, metavar=name, autocompletion=completer)
 
 

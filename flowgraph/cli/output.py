@@ -24,9 +24,9 @@ NARROW = 24  # with fewer columns, a cell is not broken into lines
 
 
 def say(text: object, *, fit: bool = False, file: TextIO | None = None, end: str = "\n") -> None:
-    """Print text to stdout, or to `file`, with control characters escaped.
+    """Print text to stdout, or to `file`, with control characters escaped; `end` is printed after the text.
 
-    `fit` breaks long lines at the columns of the terminal, if they are known. `end` is printed after the text.
+    `fit` breaks long lines at the columns of the terminal, if `requested_columns` knows them.
     """
     plain = escape_controls(str(text))
     columns = requested_columns() if fit else None
@@ -39,7 +39,7 @@ def note(line: object) -> None:
 
 
 def print_json(data: Any, *, default: Any = None) -> None:
-    """Print data as JSON to stdout; control characters are escaped.
+    """Print data as JSON to stdout, indented and in ASCII; all other characters are escaped.
 
     `default` converts values that JSON does not have, as in `json.dumps`.
     """
@@ -47,12 +47,15 @@ def print_json(data: Any, *, default: Any = None) -> None:
 
 
 def print_exact(text: str) -> None:
-    """Print text to stdout unchanged; control characters of names in it must have been escaped already."""
+    """Print text to stdout unchanged; the caller must have escaped control characters of names in the text."""
     print(text)
 
 
 def write(path: Path | None, text: str) -> None:
-    """Write text to the file `path`, or do nothing if it is None. Raises UsageError if the file cannot be written."""
+    """Write text to the file `path`, replacing an existing file, or do nothing if `path` is None.
+
+    Raises UsageError if the file cannot be written.
+    """
     from flowgraph.app.user_files import write_text
 
     if path is not None:
@@ -66,7 +69,7 @@ def print_table(
     right: Collection[int] = (),
     columns: int | None = None,
 ) -> None:
-    """Print a plain table; cells are data, never markup, and continue on further lines if there are too few columns.
+    """Print a plain table to stdout; cells are data, never markup, and are broken into lines if columns are too few.
 
     Args:
         head: the heads of the columns.
@@ -89,9 +92,9 @@ def print_table(
 
 
 def print_result(result: Any, *, as_json: bool, **detail: int) -> None:
-    """Print the result of a function of `app`: its data as JSON, or its text in the columns of the terminal.
+    """Print the result of a function of `app` to stdout: its data as JSON, or its text in the columns of the terminal.
 
-    `detail` are arguments of the result's methods `data` and `text`.
+    `detail` are arguments of the result's methods `data` and `text`, such as `top`.
     """
     from placements.format import text_columns
 
@@ -103,7 +106,7 @@ def print_result(result: Any, *, as_json: bool, **detail: int) -> None:
 def requested_columns() -> int | None:
     """Return the columns of the terminal, or those of the variable COLUMNS; None if text should not be broken.
 
-    That is so if stdout is a file or a pipe and COLUMNS is not set.
+    That is the case if stdout is a file or a pipe and COLUMNS is not set.
     """
     if sys.stdout.isatty() or os.environ.get("COLUMNS", ""):
         return shutil.get_terminal_size((COLUMNS_ELSEWHERE, 24)).columns
@@ -116,9 +119,9 @@ def layout_columns() -> int:
 
 
 def wrap_lines(text: str, columns: int) -> str:
-    """Return text with long lines broken between words, so that they have at most `columns` columns if possible.
+    """Return text with lines broken between words, so that each has at most `columns` columns if its words allow that.
 
-    Broken lines of a table's row continue below its last cell, other lines a little to the right of their indent.
+    Broken lines of a table's row continue below its last cell, other lines four columns to the right of their indent.
 
     >>> print(wrap_lines("  policy  one two three four five six", 34))
       policy  one two three four five
@@ -167,7 +170,10 @@ def width(text: str) -> int:
 
 
 class Progress:
-    """Progress on stderr: a line that is rewritten on a terminal, or printed now and then elsewhere."""
+    """Progress on stderr: one line that is rewritten on a terminal, elsewhere a line at most every 5 seconds.
+
+    `count` is the number of `what`, such as "prompts", to be done; `verb` begins the line.
+    """
 
     def __init__(self, verb: str, count: int, what: str) -> None:
         self.verb, self.count, self.what, self.done = verb, count, what, 0
@@ -175,7 +181,7 @@ class Progress:
         self._first: tuple[int, float] | None = None  # what the first batch did, with all that is loaded, and when
 
     def __call__(self, count: int, detail: str) -> None:
-        """Count what was done, and print the line; the time left once a batch has been timed by itself."""
+        """Add `count` to what is done, and print the line with `detail`; from the second call on with the time left."""
         self.done += count
         now_s, last = time.monotonic(), self.done >= self.count
         if self._live or last or now_s - self._printed_s > LINE_EVERY_S:

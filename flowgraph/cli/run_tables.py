@@ -18,7 +18,7 @@ SHOWN_NAME = 36  # characters of a task's name in the table, so that it fits in 
 
 
 def print_report(report: app.RunReport) -> None:
-    """Print a run's progress, then tables of its headline metrics, the seconds of its nodes, and its memory peaks."""
+    """Print a run's progress, then tables of its headline metrics, mean seconds of nodes, and memory peaks in bytes."""
     from flowgraph.diagrams.write.terminal.sparkline import sparkline
 
     facts = report.facts
@@ -43,7 +43,7 @@ def print_report(report: app.RunReport) -> None:
 
 
 def print_tasks(trace: app.RunTrace) -> None:
-    """Print a table of the forecast and measured seconds and memory of each task of a run, with their ratios."""
+    """Print a table of each task's forecast and measured seconds and memory, with the ratios measured / forecast."""
     peak = "peak forecast" if layout_columns() >= WIDE else "peak\nforecast"
     heads = ("task", "pool", "forecast", "measured", "ratio", peak, "measured", "ratio")
     rows = list[list[str]]()

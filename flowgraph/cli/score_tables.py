@@ -15,7 +15,10 @@ LOST = ("rule_failures", "unreadable")
 
 
 def print_scores(result: app.EvalResult) -> None:
-    """Print tables of scores, pass@k and lengths with their intervals: over all rows, and by data source."""
+    """Print tables of scores, pass@k and lengths with their intervals: over all rows, and by data source.
+
+    `result.report` must not be None.
+    """
     from nodes.evaluation.estimates import INTERVAL
 
     assert result.report is not None, "something was scored"

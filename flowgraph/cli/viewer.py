@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 def show_picture(picture: app.DrawResult, out: Path | None, to: str, *, show: bool) -> None:
     """Print a picture, or write it to a file; its notes, and the name of the file, go to stderr.
 
-    It is written if `out` is given or `show` is set, and printed otherwise, in the format `to` or, if that is "", as
-    text for a terminal. With `show`, the file, by default a temporary page, is opened in this machine's viewer. Raises
-    UsageError for `to` together with `out`, and for a format that cannot be printed.
+    The picture is written if `out` is given or `show` is set. Otherwise it is printed in the format `to`, by default as
+    text for a terminal. With `show`, the file, by default a temporary HTML page, is opened in this machine's viewer;
+    without a screen, a note says so. Raises UsageError for `to` together with `out`, for a format that cannot be
+    printed, and for a picture that cannot be drawn.
     """
     if out is not None and to:
         raise UsageError(

@@ -10,7 +10,7 @@ from flowgraph.errors.exit_codes import ExitCode
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a hint that names the closest of `names`, else lists the first 12 of them; "" if there are none.
+    """Return a hint that names the closest of `names`, else lists the first 12 in sorted order; "" if there are none.
 
     >>> nearest("epz", ["eps", "mask"])
     'did you mean `eps`?'
@@ -26,7 +26,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def with_article(word: str) -> str:
-    """Return a word with `a` or `an` before it.
+    """Return a word with `a` or `an` before it, by its first letter.
 
     >>> with_article("Mask"), with_article("Advantages")
     ('a Mask', 'an Advantages')
@@ -37,7 +37,8 @@ def with_article(word: str) -> str:
 class FlowError(Exception):
     """An error that says where and what is wrong, with notes on its context and a hint what the user can do.
 
-    It is printed as::
+    `where` is a file and line, an option or a name; "" leaves it out. A command that ends with the error has the exit
+    code `exit_code`. The error is printed as::
 
         where: what
             note

@@ -9,13 +9,13 @@ from flowgraph.errors.exit_codes import ExitCode
 
 
 class UsageError(FlowError, ValueError):
-    """A command line that cannot be understood (exit code 2)."""
+    """A command line, or arguments of a call, that contradict each other or their data (exit code 2)."""
 
     exit_code = ExitCode.USAGE
 
     @classmethod
     def cannot_draw(cls, format_: str, drawing: str, formats: Iterable[str]) -> UsageError:
-        """Return the error for a format that cannot draw a kind of picture; the hint lists the formats that can."""
+        """Return the error for a format that cannot draw a kind of picture; the hint lists the `formats` that can."""
         return cls(f"{format_} cannot draw {drawing}", hint=f"these can: {', '.join(formats)}")
 
 
@@ -34,19 +34,19 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def failed(cls, where: object, what: str, fault: Exception, hint: str = "") -> DataError:
-        """Return the error for an action that failed, with up to three lines of the underlying exception."""
+        """Return the error for an action that failed, with up to three lines of the underlying exception's message."""
         lines = str(fault).strip().splitlines()
         return cls(what, where=str(where), notes=lines[:3] or [type(fault).__name__], hint=hint)
 
     @classmethod
     def corrupt(cls, path: object, fault: Exception) -> DataError:
-        """Return the error for a file whose bytes are damaged or are not Parquet."""
+        """Return the error for a file that is damaged or not Parquet, with the first line of the reader's exception."""
         notes = (str(fault).strip() or type(fault).__name__).splitlines()[:1]
         return cls("corrupt, or not Parquet", where=str(path), notes=notes, hint="write or copy it again")
 
     @classmethod
     def altered(cls, path: object) -> DataError:
-        """Return the error for a file whose contents differ from the digest in its footer."""
+        """Return the error for a Parquet file whose contents differ from the digest in its footer."""
         hint = "write or copy it again; if it was changed on purpose, write it without its old schema metadata"
         return cls("corrupt: its contents differ from the digest in its footer", where=str(path), hint=hint)
 
@@ -62,14 +62,14 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def mixed_types(cls, where: str, column: str, fault: Exception) -> DataError:
-        """Return the error for a column whose type changes at a row, which `where` names."""
+        """Return the error for a column of a text file whose type changes at a line, which `where` names."""
         what = f"column `{column}` has another type here than in the lines above"
         notes = str(fault).splitlines()[:1]
         return cls(what, where=where, notes=notes, hint="give it one type, or write it as a string")
 
     @classmethod
     def bad_row(cls, where: str, column: str, what: str, hint: str = "") -> DataError:
-        """Return the error for a value of one row that cannot be used, with the reason `what`."""
+        """Return the error for a row whose value in `column` cannot be used, with the reason `what`."""
         return cls(f"`{column}` {what}", where=where, hint=hint)
 
     @classmethod
@@ -84,12 +84,12 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def out_of_range(cls, where: str, setting: str, value: object, allowed: str) -> DataError:
-        """Return the error for a setting outside its allowed values."""
+        """Return the error for a setting whose value is not among the allowed ones, which `allowed` describes."""
         return cls(f"{setting}={value}, but it may be {allowed}", where=where)
 
     @classmethod
     def batch_exceeds_rows(cls, batch: int, count: int) -> DataError:
-        """Return the error for a step with more prompts (`batch`) than the data set has (`count`)."""
+        """Return the error for a step that reads more prompts (`batch`) than the data set has (`count`)."""
         what = f"a step reads {batch} prompts, but the data set has {count}"
         return cls(what, hint=f"read at most {count} in a step")
 
@@ -100,7 +100,7 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def lacks_part(cls, where: str, part: str, names: Iterable[str]) -> DataError:
-        """Return the error for a recorded file that lacks a part of a record; the hint names the nearest column."""
+        """Return the error for a recorded file without the column of a part; the hint names the nearest of `names`."""
         return cls(f"lacks the column `{part}`", where=where, hint=nearest(part, names))
 
 
@@ -120,7 +120,8 @@ class BatchError(FlowError, ValueError):
     ) -> BatchError:
         """Return the error for sizes of a step that disagree, with the nearest sizes that agree and all other faults.
 
-        `sizes` pairs each size with its origin, "" if that is unknown; `why` says which rule they break.
+        `what` says which sizes disagree, and `why` which rule they break. `sizes` pairs each size with its origin, ""
+        if the origin is unknown.
         """
         origins = " · ".join(f"{size} ({origin})" if origin else size for size, origin in sizes)
         hint = f"nearest: {', or '.join(nearest_sizes)}" if nearest_sizes else ""
@@ -144,12 +145,12 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def bad_option(cls, text: str, why: str, hint: str = "") -> ModelError:
-        """Return the error for a refused option of a built-in model, with the reason."""
+        """Return the error for a refused option of a built-in model, such as `text` spells it, with the reason."""
         return cls(why, where=text, hint=hint)
 
     @classmethod
     def too_long(cls, prompt_tokens: int, max_tokens: int, limit_tokens: int) -> ModelError:
-        """Return the error for a prompt and a response that exceed a model's positions; counts are in tokens."""
+        """Return the error for a prompt and a response that together exceed a model's positions, all in tokens."""
         sizes = f"a prompt of {prompt_tokens} tokens and a response of up to {max_tokens}"
         rest = limit_tokens - prompt_tokens
         hint = f"max_tokens={rest} fits this prompt" if rest > 0 else "a shorter prompt, or a model with more positions"
@@ -161,8 +162,8 @@ class ModelError(FlowError, OSError):
     ) -> ModelError:
         """Return the error for a model (`reader`) that cannot read the tokens of another model (`writer`).
 
-        `piece` is a text whose id is `written` for the writer and `read` for the reader, None if the reader has no such
-        token.
+        Both are pairs of a parameter and its model's name. `piece` is a text whose token id is `written` for the writer
+        and `read` for the reader, None if the reader has no such token.
         """
         reads = "does not know it" if read is None else f"knows it as {read}"
         what = f"`{reader[0]}` ({reader[1]}) cannot read the tokens of `{writer[0]}` ({writer[1]}): their ids differ"
@@ -177,7 +178,7 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def no_such_token(cls, token: int, vocabulary: int) -> ModelError:
-        """Return the error for a response that should end at a token id which the model does not have."""
+        """Return the error for a setting `stop` with a token id that a model of `vocabulary` ids does not have."""
         what = f"`stop` has the token id {token}, but the model's ids are 0 to {vocabulary - 1}"
         return cls(what, hint="write a text in quotes: stop='[\"text\"]'")
 
@@ -188,12 +189,15 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def not_a_folder(cls, path: object) -> ModelError:
-        """Return the error for a model's path that is a file instead of a folder."""
+        """Return the error for a model's path that is a file although it must be a folder."""
         return cls("is a file", where=str(path), hint="name the folder that holds config.json and the weights")
 
     @classmethod
     def lacks(cls, folder: object, what: str, saw: Iterable[str], hint: str = "") -> ModelError:
-        """Return the error for a model's folder that lacks a file; `saw` are the names of the files in it."""
+        """Return the error for a model's folder that lacks a file, as `what` says.
+
+        `saw` are the names of the files in the folder; the first eight are listed.
+        """
         names = sorted(saw)
         total = f", … ({len(names)} in all)" if len(names) > 8 else ""
         content = f"files: {', '.join(names[:8])}{total}" if names else "the folder is empty"
@@ -206,7 +210,7 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def misfit(cls, folder: object, notes: Sequence[str]) -> ModelError:
-        """Return the error for weights that do not fit the model that config.json describes; `notes` list them."""
+        """Return the error for weights that do not fit the model in config.json; `notes` list the differences."""
         hint = "a model is not loaded if some of its weights would be random"
         return cls("the weights do not fit config.json", where=str(folder), notes=notes, hint=hint)
 
@@ -217,7 +221,7 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def not_reached(cls, name: str, why: str) -> ModelError:
-        """Return the error for a model of the hub that is not on this machine and cannot be downloaded."""
+        """Return the error for a model that is not on this machine while the hub is not reached, with the reason."""
         what = "not a local folder, not in the hub's cache here, and the hub was not reached"
         return cls(what, where=name, notes=[why], hint="give a local folder, or `tiny`, which needs no network")
 
@@ -245,7 +249,7 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def unknown(cls, by: str, names: Iterable[str]) -> RuleError:
-        """Return the error for an unknown name of a rule; the hint names the nearest shipped rule."""
+        """Return the error for an unknown name of a rule; the hint names the nearest of `names`, the known rules."""
         return cls(f"no shipped rule `{by}`", hint=f"{nearest(by, names)} (one of your own: path.py:name)")
 
     @classmethod
@@ -255,12 +259,12 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def no_file(cls, by: str, tried: str) -> RuleError:
-        """Return the error for a rule's file that does not exist, with its absolute path."""
+        """Return the error for a rule whose file does not exist; `tried` is the absolute path of that file."""
         return cls(f"rule `{by}`: no file {tried}")
 
     @classmethod
     def no_source(cls, data_source: str, names: Iterable[str]) -> RuleError:
-        """Return the error for rows of a data source that has no rule by default."""
+        """Return the error for rows whose `data_source` has no rule; `names` are the sources that have one."""
         what = f"no rule is known for data_source `{data_source}`"
         known, near = sorted(names), nearest(data_source, names)
         hint = "name a rule with by=, as in score(rollout, by=...)"
@@ -269,7 +273,7 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def not_top_level(cls, function: str) -> RuleError:
-        """Return the error for a function that a worker process cannot import by name."""
+        """Return the error for a rule that a worker process cannot import by name, such as a nested function."""
         return cls(f"rule {function} cannot be found by its name", hint="define it at the top level of a file")
 
     @classmethod
@@ -279,22 +283,25 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def lacks_name(cls, rule: str, name: str, names: Iterable[str]) -> RuleError:
-        """Return the error for a rule's file without the named function; the hint names the nearest."""
+        """Return the error for a rule's file that has no function `name`; the hint names the nearest of `names`."""
         return cls.not_loaded(rule, f"it has no `{name}`", hint=nearest(name, names))
 
     @classmethod
     def lacks_package(cls, rule: str, package: str) -> RuleError:
-        """Return the error for a rule whose package is not installed."""
+        """Return the error for a rule that needs a package which is not installed; the hint installs it."""
         return cls.not_loaded(rule, f"it needs the package {package}", hint=f"pip install {package}")
 
     @classmethod
     def lacks_setting(cls, rule: str, setting: str, names: Iterable[str]) -> RuleError:
-        """Return the error for a setting that a rule does not take; the hint names the nearest."""
+        """Return the error for a setting that a rule does not take; the hint names the nearest of `names`."""
         return cls(f"rule `{rule}` takes no setting `{setting}`", hint=nearest(setting, names))
 
     @classmethod
     def lacks_column(cls, rule: str, parameter: str, names: Sequence[str], row: str) -> RuleError:
-        """Return the error for a parameter of a rule that no column provides, with the columns that exist."""
+        """Return the error for a parameter of a rule that no column of the data provides.
+
+        `names` are the columns that exist, and `row` names the row in which they were looked up.
+        """
         hint = nearest(parameter, names)
         return cls(
             f"rule `{rule}` takes `{parameter}`, but no column has that name",
@@ -304,45 +311,45 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def lacks_truth(cls, rule: str, value: str, row: str) -> RuleError:
-        """Return the error for a row without the ground truth that its rule compares with."""
+        """Return the error for a row without the ground truth that its rule needs; `value` is what it has instead."""
         what = f"rule `{rule}` compares with `ground_truth`, which is {value} in {row}"
         return cls(what, hint="give the row an answer, or leave it out: without one any score of it is wrong")
 
     @classmethod
     def raised(cls, rule: str, exception: str, *, at: str, notes: Sequence[str]) -> RuleError:
-        """Return the error for a rule that raised an exception, with the line of the rule."""
+        """Return the error for a rule that raised an exception; `at` is the line of the rule that raised."""
         return cls(f"rule `{rule}` raised {exception}", where=at, notes=notes, hint=_SCORE_FAILURES)
 
     @classmethod
     def bad_value(cls, rule: str, value: str, *, notes: Sequence[str]) -> RuleError:
-        """Return the error for a rule that returned something other than a finite number."""
+        """Return the error for a rule that returned something other than a finite number, which `value` shows."""
         return cls(f"rule `{rule}` returned {value}, not a finite number", notes=notes, hint=_SCORE_FAILURES)
 
     @classmethod
     def hung(cls, rule: str, limit_s: float, *, notes: Sequence[str]) -> RuleError:
-        """Return the error for a rule whose process was killed after its time limit in seconds."""
+        """Return the error for a rule that returned no score within `limit_s` seconds; its process was killed."""
         return cls(f"rule `{rule}` returned no score within {limit_s:g} s", notes=notes, hint=_SCORE_FAILURES)
 
     @classmethod
     def died(cls, rule: str, how: str, *, notes: Sequence[str]) -> RuleError:
-        """Return the error for a rule whose process ended, with how it ended."""
+        """Return the error for a rule that ended its own process; `how` says how, such as the signal."""
         return cls(f"rule `{rule}` ended its process: {how}", notes=notes, hint=_SCORE_FAILURES)
 
     @classmethod
     def forged(cls, rule: str, *, notes: Sequence[str]) -> RuleError:
-        """Return the error for a rule's process that wrote an answer without a request."""
+        """Return the error for a rule's process that sent an answer without a request, and was stopped for that."""
         what = f"rule `{rule}`: its process sent an answer without a request, so it was stopped"
         return cls(what, notes=notes, hint=f"a response that runs code can do this; {_SCORE_FAILURES}")
 
     @classmethod
     def overtime(cls, rule: str, limit_s: float, scored: int, rows: int, *, notes: Sequence[str]) -> RuleError:
-        """Return the error for a batch that was not scored in time, with how many of its responses were."""
+        """Return the error for a call that scored only `scored` of `rows` responses within `limit_s` seconds."""
         what = f"rule `{rule}` scored {scored} of {rows} responses within {limit_s:g} s, the limit of one call"
         return cls(what, notes=notes, hint=f"use more workers= or a larger call_limit_s=; {_SCORE_FAILURES}")
 
     @classmethod
     def unconfinable(cls, rule: str, why: str) -> RuleError:
-        """Return the error for a machine that cannot confine a rule; the hint says how to run it unconfined."""
+        """Return the error for a machine that cannot confine a rule; the hint says how to run the rule unconfined."""
         notes = ["a response that takes over the rule would have your rights: files, network, keys"]
         what = f"rule `{rule}` cannot be confined on this machine: {why}"
         return cls(what, notes=notes, hint='allow=["unconfined"] runs it anyway')
@@ -355,7 +362,7 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def no_sandbox(cls, why: str) -> RuleError:
-        """Return the error for a machine that cannot confine programs which a model wrote; `why` is what it lacks."""
+        """Return the error for a machine that cannot confine programs written by a model; `why` is what it lacks."""
         notes = ["unconfined, it would have your rights: files, network, keys; no setting allows that"]
         what = f"a program that a model wrote cannot be confined on this machine: {why}"
         return cls(what, notes=notes, hint="score.sandbox=URL sends programs to a SandboxFusion server")
@@ -373,7 +380,7 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def for_a_model(cls, row: str, hint: str = "") -> RuleError:
-        """Return the error for a row that its data hand to a model, where a rule was to score it."""
+        """Return the error for a row that asks to be scored by a model, where a rule was to score it by its source."""
         what = f'{row} has reward_model.style "model", so no rule scores it by its data_source'
         by = "score with remote_reward, remote_judge, reward or judged; or name a rule with by="
         return cls(what, hint=hint or by)
@@ -386,25 +393,25 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def server_refused(cls, url: str, status: int, answer: str) -> RuleError:
-        """Return the error for a server that refuses every request, with its answer."""
+        """Return the error for a model's server that refuses a request, with the HTTP status and its answer."""
         key = "name the environment variable that holds its key: api_key_env="
         hint = key if status in (401, 403) else "check the path of url=, the name model= and, of a reward model, api="
         return cls(f"the server at {url} refused a request: {answer}", hint=hint)
 
     @classmethod
     def no_key(cls, variable: str) -> RuleError:
-        """Return the error for an environment variable without the key of a server, or with one no header can hold."""
+        """Return the error for an environment variable that holds no key of a server, or one that cannot be sent."""
         what = f"the environment variable {variable} holds no key that can be sent to a server"
         return cls(what, hint="set it where the run is started, or correct api_key_env=")
 
     @classmethod
     def unscored(cls, url: str, why: str, *, notes: Sequence[str]) -> RuleError:
-        """Return the error for a response to which the server of a model gave no score."""
+        """Return the error for a response that the server of a model gave no score, with the reason."""
         return cls(f"the server at {url} gave no score: {why}", notes=notes, hint=_SCORE_FAILURES)
 
     @classmethod
     def unknown_allowance(cls, word: str, names: Sequence[str]) -> RuleError:
-        """Return the error for an unknown word in `allow`; the hint names the nearest."""
+        """Return the error for an unknown word in the setting `allow`; the hint names the nearest of `names`."""
         notes = [f"known: {', '.join(names)}"]
         return cls(f"a rule cannot be allowed `{word}`", notes=notes, hint=nearest(word, names))
 
@@ -416,7 +423,7 @@ class RunFolderError(FlowError, FileExistsError):
 
     @classmethod
     def exists(cls, path: str, free: str) -> RunFolderError:
-        """Return the error for a run's folder that already exists; the hint names a free one."""
+        """Return the error for a run's folder that already exists; the hint names `free`, a folder that does not."""
         return cls("this run folder already exists; nothing in it was changed", where=path, hint=f"--out {free}")
 
     @classmethod
@@ -427,12 +434,12 @@ class RunFolderError(FlowError, FileExistsError):
 
     @classmethod
     def cannot(cls, path: str, error: Exception) -> RunFolderError:
-        """Return the error for a run's folder or file that cannot be created or read."""
+        """Return the error for a run's folder or file that cannot be used, with the message of the exception."""
         return cls(f"cannot be used: {error}", where=path)
 
     @classmethod
     def no_run(cls, path: str, runs: Iterable[str]) -> RunFolderError:
-        """Return the error for a folder that is not a run folder; the hint names the nearest folder that is."""
+        """Return the error for a folder that is not a run folder; the hint names the nearest of `runs`, which are."""
         return cls("is not a run folder", where=path, hint=nearest(path.rpartition("/")[2], runs))
 
     @classmethod

@@ -21,7 +21,10 @@ class FlowTypeError(FlowError, TypeError):
 
     @classmethod
     def not_data(cls, where: str, value: str, use: str, origin: str) -> FlowTypeError:
-        """Return the error for Python code that reads an edge or branches on it, which has no value yet."""
+        """Return the error for Python code that uses an edge as data, although an edge has no value yet.
+
+        `use` is what the code does, such as "the flow reads the data of"; `value` is the edge's type.
+        """
         return cls(
             f"{use} {with_article(value)}, which has no value while the flow is described",
             where=where,
@@ -89,18 +92,18 @@ class LawError(FlowError, ValueError):
 
     @classmethod
     def other_rows(cls, where: str, first: str, rows: str, second: str, second_rows: str, hint: str) -> LawError:
-        """Return the error for two inputs of a node that have different rows."""
+        """Return the error for two inputs of a node that have different rows: `rows` and `second_rows`."""
         what = f"{second} has the rows of {second_rows}, but {first} those of {rows}"
         return cls(what, where=where, hint=hint)
 
     @classmethod
     def other_weights(cls, where: str, port: str, wants: str, got: str, origin: str, hint: str) -> LawError:
-        """Return the error for a port that requires values of some weights, but got values of others."""
+        """Return the error for a port that needs values computed with some weights, but got those of other weights."""
         return cls(f"{port} needs values of {wants}, but got those of {got}", where=where, notes=[origin], hint=hint)
 
     @classmethod
     def narrowed(cls, record: str, part: str, declared: Iterable[str]) -> LawError:
-        """Return the error for a node body that reads a part of a record which the node does not declare."""
+        """Return the error for a node body that reads a part of a record which is not among the `declared` parts."""
         what = f"it reads the part `{part}` of {record}, but declares {', '.join(declared) or 'none'}"
         return cls(what, hint=f'add "{part}" to the Parts(…) of its port')
 
@@ -111,7 +114,7 @@ class LawError(FlowError, ValueError):
 
     @classmethod
     def not_counted(cls, region: str, where: str) -> LawError:
-        """Return the error for a loss with a term under a mask that the loss does not count over all ranks."""
+        """Return the error for a loss with a term under a mask whose tokens the loss does not count over all ranks."""
         what = f"the loss `{region}` has a term under a mask that it does not count"
         return cls(what, where=where, hint="the pass count_masks says which masks a loss counts")
 
@@ -128,7 +131,7 @@ class LawError(FlowError, ValueError):
 
     @classmethod
     def not_told(cls, port: str, lacking: int, tokens: int) -> LawError:
-        """Return the error for tokens without the log-probs they were sampled with: `lacking` of `tokens`."""
+        """Return the error for tokens without the log-probs with which they were sampled: `lacking` of `tokens`."""
         what = f"{port} needs the log-probs that rows were sampled with, but {lacking} of {tokens} tokens have none"
         return cls(what, hint="sample on an engine that reports them, or leave the correction out")
 
@@ -143,7 +146,6 @@ class UnknownNameError(FlowError, LookupError):
 
 
 def _raised_at(error: BaseException, *hidden: str) -> str:
-    """Return the line and function that raised an exception, outside files whose names begin with a `hidden` text."""
     frames = traceback.extract_tb(error.__traceback__)
     frame = next((frame for frame in reversed(frames) if not frame.filename.startswith(("<", *hidden))), None)
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" if frame is not None else ""
@@ -158,7 +160,7 @@ class UserCodeError(FlowError, RuntimeError):
 
     @classmethod
     def raised(cls, what: str, error: BaseException, where: str, hint: str = "") -> UserCodeError:
-        """Return the error for an exception in user code, with what the code was doing, and the line that raised."""
+        """Return the error for an exception in user code, with the line that raised; `what` is what was being done."""
         line = "" if isinstance(error, RecursionError) else _raised_at(error, str(Path(__file__).parents[1]))
         notes = [f"at {line}"] if line and not where.startswith(line.partition(":")[0]) else []
         return cls(_with_message(what, error), where=where, notes=notes, hint=hint)
@@ -171,12 +173,12 @@ class UserCodeError(FlowError, RuntimeError):
 
     @classmethod
     def another_module(cls, path: str, name: str, got: str) -> UserCodeError:
-        """Return the error for an import that gave another module than the file of that name in the same folder."""
+        """Return the error for an import in a user's file that gave another module than the file next to it."""
         what = f"`{name}` is next to this file, but importing that name gives {got}"
         return cls(what, where=path, hint="a process has one module per name: rename the file, or run it alone")
 
     @classmethod
     def in_node(cls, name: str, error: BaseException, where: str) -> UserCodeError:
-        """Return the error for an exception in a node's body, with its line in the flow and in the body."""
+        """Return the error for an exception in a node's body; `where` is the node's line in the flow."""
         line = _raised_at(error)
         return cls(_with_message(name, error), where=where, notes=[f"at {line}"] if line else [])

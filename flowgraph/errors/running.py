@@ -12,7 +12,7 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def unreadable(cls, where: str, place: str, why: str) -> PlanError:
-        """Return the error for a plan's file that is wrong at `place`, with the reason."""
+        """Return the error for a plan's file that is wrong at `place`, "" for the whole file, with the reason."""
         return cls(f"{place}: {why}" if place else why, where=where)
 
     @classmethod
@@ -22,7 +22,7 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def other_graph(cls, where: str, planned: str, planned_hash: str, flow: str, flow_hash: str) -> PlanError:
-        """Return the error for a plan whose structure hash differs from the flow's."""
+        """Return the error for a plan whose structure hash differs from the flow's; `planned` names the plan's flow."""
         notes = [f"plan: {planned} {planned_hash[:16]}", f"flow: {flow} {flow_hash[:16]}"]
         what = "this plan is for another structure" if planned == flow else f"a plan of {planned}, not of {flow}"
         hint = "plan this flow again" if planned == flow else f"flowgraph plan {flow}, or run without a flow"
@@ -35,7 +35,7 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def twice(cls, where: str, what: str, name: str, verb: str) -> PlanError:
-        """Return the error for a name that is placed or defined more than once in a plan."""
+        """Return the error for a name that a plan has twice; `what` is "pool" or "role", `verb` "named" or "placed"."""
         return cls(f"the {what} `{name}` is {verb} twice", where=where)
 
     @classmethod
@@ -57,31 +57,37 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def not_offered(cls, where: str, role: str, engine: str, what: str, runs: str) -> PlanError:
-        """Return the error for a feature that an engine does not run; the hint `runs` says what it does run."""
+        """Return the error for a feature `what` that an engine does not run; the hint `runs` says what it runs."""
         return cls(f"{role}: the engine `{engine}` does not run {what}", where=where, hint=runs)
 
     @classmethod
     def not_spread(cls, where: str, role: str, expert: int, has: str) -> PlanError:
-        """Return the error for an `expert` degree that does not divide the experts or the ranks of a role."""
+        """Return the error for an `expert` degree that does not divide a role's experts or ranks, as `has` says."""
         hint = "experts are split equally over ranks, so `expert` must divide both"
         return cls(f"{role}: expert={expert}, but {has}", where=where, hint=hint)
 
     @classmethod
     def not_together(cls, where: str, node: str, at: str, first: str, second: str) -> PlanError:
-        """Return the error for a node that reads models which the plan places on different homes."""
+        """Return the error for a node that reads models which the plan places on different homes.
+
+        A home is a pool, layout and engine; `at` is the node's line in the flow.
+        """
         hint = "place both on one pool, with the same data="
         what = f"{node} reads models on {first} and on {second}"
         return cls(what, where=where, notes=[f"in the flow at {at}"], hint=hint)
 
     @classmethod
     def not_split(cls, where: str, node: str, at: str, ranks: int) -> PlanError:
-        """Return the error for a node that needs all rows together, but is split over data ranks."""
+        """Return the error for a node that needs all rows together, but is split over `ranks` data ranks."""
         what = f"{node} reads all rows together, so it cannot be split over data={ranks}"
         return cls(what, where=where, notes=[f"in the flow at {at}"], hint="place its role with data=1")
 
     @classmethod
     def not_supported(cls, where: str, flow: str, names: Sequence[str]) -> PlanError:
-        """Return the error for a plan with features that can be forecast and exported, but cannot run here."""
+        """Return the error for a plan with features that can be forecast and exported, but not run here.
+
+        `names` are the features, such as an engine, at least one.
+        """
         first, *rest = names
         what = f"this plan of {flow} names {first}, which cannot be run here"
         notes = [f"nor {name}" for name in rest]
@@ -90,7 +96,7 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def lags_too_far(cls, where: str, role: str, lag: int, node: str, at_most: int, at: str) -> PlanError:
-        """Return the error for a role whose lag, in updates, exceeds what one of its nodes allows."""
+        """Return the error for a role whose lag, in updates, exceeds `at_most`, which one of its nodes allows."""
         may = f"weights at most {at_most} update{'s' if at_most > 1 else ''} old" if at_most else "the newest weights"
         hint = f"lag={at_most} at most" if at_most else "in the flow, stale(model, at_most=…) lets a generate node lag"
         what = f"{role}: lag={lag}, but {node} reads {may}"
@@ -108,7 +114,7 @@ class ClusterError(FlowError, ValueError):
 
     @classmethod
     def unreadable(cls, where: str, place: str, why: str, hint: str = "") -> ClusterError:
-        """Return the error for a text or file that describes no cluster; `place` is the faulty key or part."""
+        """Return the error for a text or file that describes no cluster; `place` is the faulty key, or ""."""
         return cls(f"{place}: {why}" if place else why, where=where, hint=hint)
 
     @classmethod
@@ -122,7 +128,7 @@ class ResourceError(FlowError, MemoryError):
 
     @classmethod
     def no_placement(cls, flow: str, on: str, overflow: str, notes: Sequence[str], hint: str) -> ResourceError:
-        """Return the error for a flow that fits nowhere.
+        """Return the error for a flow that does not fit on a cluster, which `on` names.
 
         `overflow` says which role overflows its device in which phase, `notes` what the device holds, and `hint` names
         the smallest changes that fit.
@@ -131,7 +137,7 @@ class ResourceError(FlowError, MemoryError):
 
     @classmethod
     def not_here(cls, what: str, needs: str, has: str, hint: str = "") -> ResourceError:
-        """Return the error for a plan that needs more than this machine has."""
+        """Return the error for a plan that needs more than there is; `what` names the machine or machines."""
         return cls(f"the plan needs {needs}; {has}", where=what, hint=hint)
 
 
@@ -143,7 +149,7 @@ class WorkerError(FlowError, RuntimeError):
 
     @classmethod
     def died(cls, worker: str, doing: Sequence[str], how: Sequence[str]) -> WorkerError:
-        """Return the error for a process that ended, with its task and, if known, how it ended."""
+        """Return the error for a process that ended; the first of `doing` is its task, and `how` says how it ended."""
         notes = [*(f"its task was {task}" for task in doing[:1]), *how]
         return cls(f"{worker} ended during the run", notes=notes, hint=_ENDED)
 
@@ -159,8 +165,7 @@ class WorkerError(FlowError, RuntimeError):
     ) -> WorkerError:
         """Return the error for a task that exceeds its limit of `limit_s` seconds.
 
-        `waiting` are the tasks that wait for it (three are named), and `stacks` are the stacks of the
-        processes.
+        `waiting` are the tasks that wait for this task; three are named. `stacks` are lines of the processes' stacks.
         """
         behind = [f"waiting for it: {task}" for task in waiting[:3]]
         hint = f"its limit was {limit_s:.0f} s, set by the plan's forecast or by its earlier runs"
@@ -173,7 +178,7 @@ class WorkerError(FlowError, RuntimeError):
 
     @classmethod
     def failed(cls, doing: str, error: str) -> WorkerError:
-        """Return the error for a failure outside user code, with the last lines of its traceback."""
+        """Return the error for a failure outside user code, with the last six lines of `error`, its traceback."""
         lines = [line for line in error.strip().splitlines() if line.strip()]
         return cls(f"{doing} failed: {lines[-1].strip() if lines else 'no reason given'}", notes=lines[-6:-1])
 

@@ -19,7 +19,10 @@ _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
 def sha256(path: Path, size_bytes: int | None = None) -> str:
-    """Return the SHA-256 of a file or of its first `size_bytes` bytes, in hexadecimal. Raises OSError if unreadable."""
+    """Return the SHA-256 of a file, or of its first `size_bytes` bytes, in hexadecimal.
+
+    A shorter file is hashed whole. Raises OSError if the file cannot be read.
+    """
     if size_bytes is None:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -32,7 +35,7 @@ def sha256(path: Path, size_bytes: int | None = None) -> str:
 
 
 def text_hash(text: str) -> str:
-    """Return the SHA-256 hash of a text in UTF-8, in hexadecimal; a file with this text has the same hash."""
+    """Return the SHA-256 of a text in UTF-8, in hexadecimal; `sha256` of a file with this text is the same."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -46,14 +49,17 @@ def hash_line(name: str, digest: str) -> str:
 
 
 def write_sums(folder: Path) -> None:
-    """Write `SHA256SUMS` in a folder: the hash of every file in it and in its subfolders, except itself."""
+    """Write `SHA256SUMS` in a folder, with the hash of every file in the folder and its subfolders, except itself.
+
+    An existing list is replaced. Raises OSError if a file cannot be read, or the list cannot be written.
+    """
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
     lines = [hash_line(path.relative_to(folder).as_posix(), sha256(path)) for path in files]
     (folder / SUMS).write_text("".join(lines), "utf-8")
 
 
 def read_sums(text: str) -> dict[str, str]:
-    """Return the hash of each file in a list of hashes, by its path relative to the list's folder.
+    """Return the hash of each file in a list of hashes, by the file's path relative to the folder of the list.
 
     `text` is the content of the list. Raises ValueError for a line that is not a hash and a path inside the folder.
     """

@@ -21,8 +21,7 @@ WORDS: dict[Group, str] = {"flowgraph.flows": "flow", "flowgraph.rules": "rule",
 def named(group: Group, shipped: Collection[str] = ()) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name, in sorted order, without importing them.
 
-    `shipped` are names that packages may not register. Raises UnknownNameError for one of these, and for a name that
-    two packages register.
+    Raises UnknownNameError for a name in `shipped`, and for a name that two packages register.
     """
     return {name: entry for name in names(group) if (entry := find(group, name, shipped)) is not None}
 
@@ -75,7 +74,7 @@ def load_entry(entry: EntryPoint) -> object:
     """Import and return the object that an entry point names.
 
     Raises UserCodeError, which names the package, if the entry is malformed, or if the module cannot be imported or
-    lacks the object.
+    lacks the object. A FlowError of the module is raised unchanged.
     """
     module, path = target(entry)
     try:
@@ -93,7 +92,7 @@ def load_entry(entry: EntryPoint) -> object:
 
 
 def target(entry: EntryPoint) -> tuple[str, str]:
-    """Return (module, dotted name in the module) that an entry point names; raises UserCodeError for other text."""
+    """Return the (module, dotted name in it) that an entry point names. Raises UserCodeError for any other text."""
     module, _, path = entry.value.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), *path.split(".")]):
         raise _wrong(entry, "which is not package.module:name")

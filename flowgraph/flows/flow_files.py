@@ -54,7 +54,7 @@ class FlowFile:
 def flow_text(flow: str | Flow[..., Any]) -> str:
     """Return the text by which `find_flow` finds a flow again: `grpo` for a shipped one, else `/path/my.py:name`.
 
-    A text is returned unchanged. A flow that is not in a file, as in a notebook, has only its bare name.
+    A text is returned unchanged. A flow in no file, as in a notebook, has only its bare name, which finds nothing.
     """
     if isinstance(flow, str):
         return flow
@@ -69,11 +69,11 @@ def _is_shipped(path: Path) -> bool:
 
 
 def find_flow(text: str | Flow[..., Any]) -> FlowFile:
-    """Return the flow that a text names: `grpo`, `my.py` (its only flow), or `my.py:name`.
+    """Return the flow that a text names: `grpo`, `my.py` (its only flow), or `my.py:name`; its file is imported.
 
-    A Flow is returned with its file. Raises `UnknownNameError` for a file or name that does not exist, for a file
-    without a flow or with several if none is named, and for a name that two packages register; `UserCodeError` for a
-    file or package that cannot be imported.
+    A Flow is returned with its file. Raises UnknownNameError for a file or name that does not exist, for a file without
+    a flow or with several if none is named, and for a name that two packages register; UserCodeError for a file or
+    package that cannot be imported, and for an installed name that is not a flow.
     """
     if isinstance(text, Flow):
         place = Path(text.signature.at.file)
@@ -116,10 +116,10 @@ def _installed(entry: EntryPoint) -> FlowFile:
 
 
 def known_flows() -> dict[str, FlowFile]:
-    """Return all flows that have a short name: the shipped ones, then those of installed packages.
+    """Import all flows that have a short name, and return them by name: the shipped ones, then those of packages.
 
-    Raises `UserCodeError` for a package that cannot be imported, `UnknownNameError` for a name that two packages
-    register.
+    Raises UserCodeError for a package that cannot be imported or whose entry is not a flow, UnknownNameError for a name
+    that two packages register, or that is also shipped.
     """
     shipped = {name: FlowFile(flow, path, SHIPPED) for path in shipped_files() for name, flow in flows_in(path).items()}
     entries = named("flowgraph.flows", [path.stem for path in shipped_files()])
@@ -134,8 +134,7 @@ def shipped_files() -> Iterator[Path]:
 def flows_in(path: Path) -> dict[str, Flow[..., Any]]:
     """Import a file and return the flows that it defines, by name.
 
-    Flows that it imports from elsewhere, and second names of a flow, are left out. Raises UserCodeError as
-    `import_file` does.
+    Imported flows, and second names of a flow, are left out. Raises UserCodeError as `import_file` does.
     """
     module = import_file(path)
     flows = {name: flow for name, flow in vars(module).items() if isinstance(flow, Flow)}
@@ -146,10 +145,11 @@ def flows_in(path: Path) -> dict[str, Flow[..., Any]]:
 def import_file(path: Path) -> ModuleType:
     """Import a user's file as the module `flowgraph_flow.<stem>`, and return the module.
 
-    It can import modules in its folder, which is added to the end of `sys.path`. If its text has not changed since the
-    last call, it is not executed again, so that its types stay the same classes. Raises UserCodeError if the file does
-    not parse or raises an exception, with the line; if its folder has a file with the name of one of our packages; or
-    if an import gave another module than the file of that name in its folder.
+    The file can import modules in its folder, which is added to the end of `sys.path`. If its text has not changed
+    since the last call, it is not executed again, so that its types stay the same classes. Raises UserCodeError, with
+    the line, if the file does not parse or raises an exception; if its folder has a file with the name of one of our
+    packages; or if an import gave another module than the file of that name in its folder. A FlowError of the file is
+    raised unchanged, and OSError if the file cannot be read.
     """
     path = path.resolve()
     for package in OURS:

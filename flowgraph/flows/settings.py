@@ -21,7 +21,7 @@ from flowgraph.language.signature import make_settings
 class Suggestion:
     """Suggested settings by "op.setting", and their origin.
 
-    They apply to nodes that read the model parameter `param`; None applies them to all nodes.
+    They apply to nodes that read the model parameter `param`, or to all nodes if `param` is None.
     """
 
     origin: str
@@ -41,7 +41,7 @@ class ResolvedSetting:
 def parse_assignment(text: str) -> tuple[str, object]:
     """Return the name and value of a text `name=value`; the value is parsed as JSON, or else is the text itself.
 
-    Raises SettingError without a name or an equals sign.
+    White space around the name is removed. Raises SettingError for a text without a name or an equals sign.
 
     >>> parse_assignment("policy.generate.n=16"), parse_assignment("score.by=exact")
     (('policy.generate.n', 16), ('score.by', 'exact'))
@@ -61,8 +61,8 @@ def split_assignments(
 ) -> tuple[dict[str, object], dict[str, object]]:
     """Return the values of `--set` texts by name, as (settings of the flow, settings of its nodes).
 
-    `graph_settings` are the names of the flow's own settings; all other names are those of nodes. Raises SettingError
-    for a text that is not `name=value`.
+    `graph_settings` are the names of the flow's own settings; all other names are taken as those of nodes. The last
+    text for a name counts. Raises SettingError for a text that is not `name=value`.
     """
     pairs = dict(parse_assignment(text) for text in texts)
     of_flow = {name: pairs.pop(name) for name in [*pairs] if name in graph_settings}
@@ -72,11 +72,11 @@ def split_assignments(
 def resolve_settings(
     graph: Graph, suggestions: Sequence[Suggestion], chosen: Mapping[str, object]
 ) -> tuple[Graph, tuple[ResolvedSetting, ...]]:
-    """Return a named graph with the settings that a run uses, and each of these with its origin.
+    """Return a named graph with the settings that a run uses, and each setting with its origin.
 
     `chosen` has values by `node.setting`, which override all others. Suggestions apply only to settings that the flow's
-    text does not set; a later one overrides an earlier one. Raises SettingError for an unknown name, with the nearest
-    one, and for a value that is refused.
+    text does not set; a later suggestion overrides an earlier one. Raises SettingError for an unknown name, with the
+    nearest one, and for a value that its setting refuses.
     """
     chosen_by_node = _by_node(graph, chosen)
     origins: dict[str, str] = {}
@@ -107,8 +107,7 @@ def resolve_settings(
 def align_shown_settings(first: Graph, second: Graph) -> tuple[Graph, Graph]:
     """Return two named graphs with the same settings shown on each pair of nodes with equal name and op.
 
-    Shown are the settings that differ from their defaults in at least one of the two graphs, so that texts of the
-    graphs differ only where values differ.
+    These are the settings that differ from their defaults in a graph; texts of the graphs then differ only in values.
     """
     nodes = {(node.name, node.op.module, node.op.name): node for node in first.all_nodes}
     pairs = ((nodes.get((node.name, node.op.module, node.op.name)), node) for node in second.all_nodes)
@@ -139,7 +138,6 @@ def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingEr
 
 
 def _suggested(graph: Graph, node: Node, suggestion: Suggestion) -> dict[str, object]:
-    """Return the suggested settings of a node that the flow's text leaves open."""
     model = node.model()
     param = carried_from(model) if model is not None else None
     if suggestion.param is not None and (param is None or param is not graph.param(suggestion.param)):
@@ -150,7 +148,6 @@ def _suggested(graph: Graph, node: Node, suggestion: Suggestion) -> dict[str, ob
 
 
 def _by_node(graph: Graph, chosen: Mapping[str, object]) -> dict[str, dict[str, object]]:
-    """Group settings by node; the name of a node may contain dots."""
     fields = {node.name: node.op.settings.model_fields for node in graph.all_nodes}
     by_node = defaultdict[str, dict[str, object]](dict)
     for dotted, value in chosen.items():

@@ -33,8 +33,7 @@ def request_from_arguments(**values: Any) -> Request:
     """Build a `Request` from the keyword arguments of a call of the Python API.
 
     `values` are fields of any part of a request, by name; None means the default. A PlanResult given as `plan` is
-    replaced by its plan. Raises UsageError for an unknown name or contradictory values, and SettingError for a value
-    that its field does not allow.
+    replaced by its plan. Raises UsageError for unknown or contradictory arguments, SettingError for invalid values.
     """
     plan = values.get("plan")
     return make_request(**values | {"plan": plan.plan if isinstance(plan, PlanResult) else plan})
@@ -58,9 +57,9 @@ def run_folder(run: PathLike | RunResult) -> Path:
 
 @contextmanager
 def argument_errors() -> Generator[None]:
-    """Open a context in which errors that name a command-line option name the Python argument too.
+    """Open a context in which an error that names a command-line option names the Python argument too.
 
-    `--staleness x` becomes `staleness= (--staleness x)`. Only a FlowError is changed, and is raised again.
+    `--staleness x` becomes `staleness= (--staleness x)`. A FlowError is changed in place; every error is raised again.
     """
     try:
         yield

@@ -89,23 +89,23 @@ def plan(
         prompt_tokens: prompt lengths in tokens: `512`, `"mean=1k,p99=4k"` or `"FILE.parquet:COLUMN"`.
         response_tokens: response lengths in tokens; by default the longest that the flow allows.
         settings: settings of the flow and its nodes by name.
-        passes: additional passes, run last: `"my.py:name"`.
+        passes: additional passes, run last: `"my.py:name"`; the file is imported.
         cluster: a cluster such as `"2x8xh100"` or a `.toml` file; by default this machine.
         memory: the memory of this machine to plan for, such as `"2GiB"`.
         placement: a named placement, such as `"split"`.
         plan: a plan to forecast again, instead of a search.
         engine: the engine for each use: `{"train": "megatron", "sample": "vllm"}`.
         precision: the precision of the weights that generate responses: bfloat16, fp8 or fp4.
-        constants: a file with constants of engines.
+        constants: a file with constants of engines, which replace the built-in ones.
         calibration: scales of forecast seconds, or a file of them.
-        measured: measured seconds by node of a plan; they calibrate the forecast.
+        measured: measured seconds by node of a plan, `"step"` for a whole step; they calibrate the forecast.
         measured_on: the plan whose nodes were measured; by default `plan`.
-        objective: what to minimize: the seconds of a step, its cost, or the devices.
-        method: the search algorithm.
+        objective: what to minimize: the seconds of a step, its cost, or the number of devices.
+        method: the search algorithm: auto, exact or greedy.
         pin: a pool for each role; roles with the same pool share its devices.
         what_if: changes for which to repeat the search, such as `"devices=4x8xh200"`.
         robust: prefer the plan that loses least if costs differ from the forecast.
-        staleness: the most updates by which rollouts may lag, or `"auto"`.
+        staleness: the maximum number of policy updates by which rollouts may lag, or `"auto"`.
         ratio: rollout devices to training devices where they are separate, such as `(3, 1)`.
         streamed: let partial rollouts continue across steps.
         cache: the folder for downloaded models and generated data.
@@ -113,7 +113,12 @@ def plan(
 
     Raises:
         UsageError: arguments that contradict each other or are invalid.
-        UnknownNameError: a flow, setting or name that does not exist.
+        UnknownNameError: a flow, pass or file that does not exist.
+        SettingError: a setting or a value that does not exist.
+        DataError: rows that cannot be used.
+        ModelError: a model that is not found, or whose sizes are not known.
+        BatchError: a batch, minibatches and ranks that do not go together.
+        ClusterError: a text or file that describes no cluster.
         ResourceError: nothing fits; the error names the smallest changes that do.
         PlanError: a plan that is not for this flow, or breaks a law.
     """
@@ -145,7 +150,8 @@ def check(
 ) -> CheckResult:
     """Return the faults of a flow, its settings and its plan that can be found before models are loaded.
 
-    The arguments are those of `plan`. Faults of the flow are returned, not raised.
+    The arguments are those of `plan`. Faults are returned, not raised, except for an unknown flow (UnknownNameError), a
+    file that cannot be imported (UserCodeError), and invalid arguments (UsageError, SettingError).
     """
     values = fields(locals(), but="say")
     with argument_errors():
@@ -185,7 +191,10 @@ def draw(
         say: receives each note as a line.
 
     Raises:
-        UsageError: a picture that does not exist or cannot be drawn here, or a flow's options for another target.
+        UsageError: a picture that does not exist, or a flow's options for another target. The result raises it, on
+            first use, for a picture that cannot be drawn.
+        UnknownNameError: a flow that does not exist; raised on first use.
+        RunFolderError: a folder that is not a run folder.
     """
     values = fields(locals(), but="what picture steps unfold say")
     with argument_errors():
@@ -204,8 +213,9 @@ def draw(
 def export(plan: PlanLike, to: System, *, version: str = "") -> ExportResult:
     """Return a plan as the flags and files of another system, with notes on what that system cannot express.
 
-    `version` is the version of the system, by default the newest known one. Raises UsageError for an unknown system,
-    PlanError for a plan that the system cannot run.
+    `version` is the version of the system, "" for the newest known one. Raises UnknownNameError for an unknown system
+    or version, UsageError for a flow that trains no policy on its own responses, and PlanError, for example, for a plan
+    that does not record its flow and models, or with a role that does not use its whole pool.
     """
     with argument_errors():
         return export_plan(plan, to, version)
@@ -225,7 +235,8 @@ def import_run(
     """Return another system's run as a flow and a plan with its memory and step time, and faster plans for its devices.
 
     `command` is a launch script of verl or OpenRLHF, or verl's YAML; `device` is the model of its devices. The other
-    arguments are those of `plan`. Raises DataError, with the line, for a file that cannot be read.
+    arguments are those of `plan`. Raises DataError, with the line, for a file that cannot be read as a run, UsageError
+    for a device whose speed is not known, and ModelError for a model whose sizes are not known.
     """
     values = fields(locals(), but="command device")
     with argument_errors():
@@ -236,14 +247,15 @@ def import_run(
 def explain(plan: PlanLike, role: str | None = None) -> ExplainedPlan:
     """Return why each role of a plan is on its pool: the seconds of a step with the role on each other pool.
 
-    `role` selects one role, and its layouts are then compared too. Raises UsageError for an unknown role.
+    `role` selects one role, and its layouts are then compared too. Raises UsageError for an unknown role, and
+    PlanError, for example, for a plan that does not record its flow or whose seconds are not known.
     """
     with argument_errors():
         return explain_plan(plan, role)
 
 
 def compare(*plans: PlanLike) -> ComparedPlans:
-    """Return plans to compare, shown side by side as a table by `text` or as data by `data`.
+    """Return plans to compare side by side: `text` of the result is a table, `data` has the plans by name.
 
     Raises UsageError for fewer than two plans, and PlanError for a broken plan.
     """
@@ -254,7 +266,7 @@ def compare(*plans: PlanLike) -> ComparedPlans:
 def simulate(plan: PlanLike, steps: int = 2) -> SimulatedPlan:
     """Simulate `steps` steps of a plan, without a GPU, and return when each pool works and what it waits for.
 
-    Raises PlanError for a plan without known seconds.
+    Raises PlanError for a file that holds no plan, for a broken plan, and for one whose seconds are not known.
     """
     with argument_errors():
         return simulate_plan(plan, steps)
@@ -269,7 +281,9 @@ def calibrate(
     """Fit scales of the forecast to measured seconds, and return them: by phase, role and device, with 90% intervals.
 
     `runs` are run folders, logs or traces of runs of `plan`, or the file of one plan with its `measured` seconds by
-    node. `say` receives each note as a line.
+    node. `say` receives each note as a line. Raises UsageError, for example, for `measured` with several paths or with
+    a name for which the plan forecasts no seconds; DataError for a log without a timer of the plan's nodes; and
+    PlanError for a plan that forecasts no seconds.
     """
     with argument_errors():
         texts = request_from_arguments(settings=measured).workload.settings

@@ -82,8 +82,8 @@ def run(
             default.
         held_out: a file or data set of held-out rows, or several.
         columns: columns to read by other names: `{"prompt": "problem", "answer": "solution"}`.
-        max_prompt_tokens: the most tokens of a prompt, chat template included.
-        long_prompts: what becomes of a longer prompt; by default it is refused.
+        max_prompt_tokens: the maximum number of tokens of a prompt, chat template included.
+        long_prompts: what becomes of a longer prompt: it is refused (default), dropped, or truncated.
         steps: the number of steps.
         epochs: how many times to read the rows, instead of `steps`.
         batch: prompts in a step.
@@ -91,9 +91,9 @@ def run(
         settings: settings of the flow and its nodes by name.
         passes: additional passes, run last.
         eval_every: check held-out prompts every this many steps; 0: never.
-        eval_rows: the most held-out prompts of a check, as many of each `data_source`.
-        eval_n: the number of responses to each of them, for pass@k and maj@k.
-        eval_temperature: the temperature of these; by default 0 (greedy) for one response, otherwise 1.
+        eval_rows: the maximum number of held-out prompts of a check, equally many of each `data_source`.
+        eval_n: the number of responses to each held-out prompt, for pass@k and maj@k.
+        eval_temperature: the temperature of these responses; by default 0 (greedy) for one response, otherwise 1.
         out: the run's folder; by default `runs/FLOW-N`.
         checkpoint_every: write a checkpoint for `resume` every this many steps; 0: never.
         keep: the number of newest checkpoints to keep on disk.
@@ -118,6 +118,9 @@ def run(
 
     Raises:
         UsageError: arguments that contradict each other, or a flow that Ray's workers cannot find.
+        UnknownNameError: a flow, pass or file that does not exist.
+        DataError: rows that cannot be used.
+        ModelError: a model that is not found or cannot be loaded.
         PlanError: a plan that is not for this flow.
         ResourceError: a plan that needs more than this machine has.
         RunFolderError: a folder that already exists.
@@ -157,7 +160,9 @@ def resume(
 
     Raises:
         NotResumableError: the flow, rows or weights have changed since the run began.
-        RunFolderError: a folder that is not a run folder.
+        RunFolderError: a folder that is not a run folder, or that another process uses.
+        UsageError: fewer steps than are done, or arguments that contradict each other.
+        WorkerError: a process that failed; `resume` continues the run again.
     """
     values = fields(locals(), but="run listeners say")
     with argument_errors():
@@ -178,11 +183,12 @@ def rollouts(
 
     Args:
         run: the run's folder, or the result of `run`.
-        step: the step, from 0; by default the last.
-        node: the node that sampled them, or `"validation"` for those of held-out prompts; by default the first node.
+        step: the step, from 0; by default the last recorded one.
+        node: the node that sampled the responses, or `"validation"` for those to held-out prompts; by default the
+            first node by name.
         sort: the column to sort by; with `-` in front, the highest value comes first.
         where: a condition on columns: `'score<0.5 and data_source="math"'`.
-        limit: the most rows to return; by default 10.
+        limit: the maximum number of rows to return; by default 10.
 
     Raises:
         UsageError: a step, node, column or condition that does not exist.
@@ -194,7 +200,7 @@ def rollouts(
 
 
 def result_or_error(result: RunResult) -> RunResult:
-    """Return the result of a run; raise the error with which the run failed, if it did."""
+    """Return the result of a run; raise the result's `error` instead if the run failed."""
     if result.error is not None:
         raise result.error
     return result
@@ -234,15 +240,18 @@ def evaluate(
 ) -> EvalResult:
     """Score the responses of a model, or of a run's model, to held-out prompts; return mean score, pass@k and lengths.
 
+    After Ctrl-C, the result is that of the finished prompts, and its `interrupted` is true.
+
     Args:
         model: a model, or a run's folder.
         generations: a file of responses to score again, instead of a model.
-        by: the rule that scores: its name, `"path.py:name"`, or `"data"`.
+        by: the rule that scores: its name, `"path.py:name"`, or `"data"` for the rule of each row's data source.
         n: the number of responses to each prompt.
-        temperature: the temperature of sampling; 0 is greedy, the default for one response.
+        temperature: the temperature of sampling; by default 0 (greedy) for one response, otherwise 1.
         data, held_out, columns, max_prompt_tokens, long_prompts: as for `run`.
-        split, rows: the prompts; by default the held-out ones of the run's data.
-        max_tokens: the most tokens of a response.
+        split: which prompts: `"held-out"`, the default where the data has such rows, or `"train"`.
+        rows: the maximum number of prompts; by default all.
+        max_tokens: the maximum number of tokens of a response; by default that of the run, or of the data set.
         batch: the number of prompts to sample together.
         seed: the random seed; by default that of the run.
         param: the parameter of a run's model, if it has several.
@@ -254,9 +263,11 @@ def evaluate(
         progress: shows the progress.
 
     Raises:
-        UsageError: arguments that contradict each other.
-        RuleError: a rule that cannot be used.
-        DataError: rows that lack what the rule compares with.
+        UsageError: arguments that contradict each other, or a file that exists.
+        RuleError: a rule that cannot be used, or a row without the ground truth that the rule needs.
+        DataError: rows that cannot be used.
+        ModelError: a model that is not found.
+        RunFolderError: a run without saved weights.
     """
     values = fields(locals(), but="model say progress")
     with argument_errors():
@@ -297,11 +308,15 @@ def generate(
 ) -> GenerateResult:
     """Return the responses of a model, or of a run's model, to prompts.
 
-    `prompt` is one text or several; the other arguments are those of `evaluate`. Responses to a data set are written to
-    the Parquet file `out`.
+    `prompt` is one text or several, whose responses are in the result's `rows`; the other arguments are those of
+    `evaluate`. Without `prompt`, the responses to a data set are written to the Parquet file `out`. After Ctrl-C, the
+    result has no rows, and its `interrupted` is true.
 
     Raises:
-        UsageError: neither a prompt nor a file to write, or arguments that contradict each other.
+        UsageError: neither a prompt nor a file to write, a file that exists, or arguments that contradict each other.
+        DataError: rows that cannot be used.
+        ModelError: a model that is not found.
+        RunFolderError: a run without saved weights.
     """
     values = fields(locals(), but="model say progress")
     with argument_errors():

@@ -58,7 +58,7 @@ class DrawnPlan:
 
     @cached_property
     def sizes(self) -> ArrowSizes:
-        """Return the bytes of each value that is transferred; empty if lengths and models are not known."""
+        """Return the bytes of each value that is transferred; empty if the plan's problem is not known."""
         if self.planned is None:
             return ArrowSizes()
         problem, graph = self.planned.problem, self.planned.graph if self.program is None else self.program.graph
@@ -66,7 +66,10 @@ class DrawnPlan:
 
     @cached_property
     def search(self) -> report.SearchResult | None:
-        """Return the search that found the plan, or run it now; None if the plan's problem is not known."""
+        """Return the search that found the plan, or run one now; None if the plan's problem is not known.
+
+        Raises ResourceError if the search finds no plan that fits.
+        """
         return None if self.planned is None else self.planned.search or search_plan(self.planned.problem)
 
 
@@ -74,8 +77,8 @@ class DrawnPlan:
 class DrawTarget:
     """A flow, plan, program or run to draw, as named on a command line.
 
-    `first` is the name of the picture that is drawn by default. A picture read from a file is in `drawing`; no other
-    picture can be drawn of it.
+    `first` is the name of the picture that is drawn by default. `drawing` is the picture in a file that holds one, and
+    None otherwise; no other picture can be drawn of such a file.
     """
 
     name: str
@@ -93,15 +96,16 @@ class DrawTarget:
 
     @cached_property
     def placement(self) -> DrawnPlan:
-        """Return the plan with its flow, problem and program where these are known."""
+        """Return the plan with its flow, problem and program where these are known; a flow is planned on first use."""
         return self.placed()
 
 
 def find_target(request: Request, say: Say) -> DrawTarget:
     """Return the target that the flow of a request names for `draw`: a run's folder, a JSON file, or a flow.
 
-    The file holds a plan, a program or a picture. `say` receives each note of planning. Raises UsageError for any other
-    JSON file, and for options of a flow together with a run's folder or a file, which record them.
+    The file holds a plan, a program or a picture. `say` receives each note of planning; a flow is planned only when a
+    picture needs a plan. Raises UsageError for any other JSON file, and for options of a flow together with a run's
+    folder or a file, which record them; RunFolderError for a folder that is not a run folder.
     """
     name, path, is_name = request.flow, Path(request.flow), isinstance(request.workload.flow, str)
     is_run = is_name and ((path / "run.json").is_file() or (path.is_dir() and name != path.name))  # flows are one word
@@ -134,7 +138,8 @@ def find_target(request: Request, say: Say) -> DrawTarget:
 def plan_target(plan: Plan | PlanResult, where: str, say: Say) -> DrawTarget:
     """Return a plan in memory as a target of `draw`; `where` is the name of the plan in errors and titles.
 
-    `say` receives notes when the plan is forecast again, which happens when a picture first needs it.
+    `say` receives the notes of a new forecast, which is made when a picture first needs it. A PlanResult is drawn with
+    the forecast and the search that it has.
     """
     if isinstance(plan, PlanResult):
         return DrawTarget(name=where, kind="plan", flow=lambda: plan.graph, placed=lambda: _drawn(plan))
@@ -152,7 +157,6 @@ def _drawn(planned: PlanResult) -> DrawnPlan:
 
 
 def _file_target(path: Path, say: Say) -> DrawTarget:
-    """Return the target of a JSON file: a plan, a program or a picture, recognized by its content."""
     where = str(path)
     try:
         data = read_json(path)

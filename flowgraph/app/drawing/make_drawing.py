@@ -42,42 +42,45 @@ class DrawResult:
 
     @cached_property
     def drawing(self) -> Drawing:
-        """Return the picture as data, in no format yet."""
+        """Return the picture as data, in no format yet. Raises UsageError if the picture cannot be drawn."""
         return self.make()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return the published errors of the forecasts in the picture, one line each; empty without forecasts."""
+        """Return the known errors of the picture's forecasts, one line each; empty for a picture without forecasts."""
         return tuple(self.find_notes())
 
     def written(self, to: str = "text", *, columns: int = COLUMNS, colour: bool = False) -> str:
         """Return the picture in a text format: text, svg, mmd, md, dot or json.
 
         `columns` is the width of the format `text` in characters, and `colour` adds terminal colours to it. Raises
-        UsageError for any other format, and for a format that cannot draw this picture.
+        UsageError for any other format, and for a picture that cannot be drawn, or not in this format.
         """
         self.refuse_format(to)
         return text_in(self.drawing, to, columns=columns, colour=colour)
 
     def refuse_format(self, to: str) -> None:
-        """Raise UsageError if `to` is not a text format, such as `png` or `html`."""
+        """Raise UsageError if `to` is not a format that can be printed; `png` and `html` are files only."""
         if to not in PRINTED:
             hint = nearest(to, PRINTED) or f"known: {', '.join(PRINTED)}; a page or PNG needs -o FILE"
             raise UsageError(f"cannot print `{to}`", where="--to", hint=hint)
 
     def svg(self) -> str:
-        """Return the picture as SVG."""
+        """Return the picture as SVG. Raises UsageError if the picture cannot be drawn."""
         return self.written("svg")
 
     def html(self) -> str:
-        """Return the HTML page of the target: one picture if one was named, else all that can be drawn."""
+        """Return the HTML page of the target: one picture if one was named, else all that can be drawn.
+
+        Raises UsageError if the named picture cannot be drawn.
+        """
         return self.make_page()
 
     def save(self, path: str | Path, say: Say = lambda line: None) -> Path:
-        """Write the picture to a file in the format of its suffix; return the path.
+        """Write the picture to a file in the format of its suffix, replacing an existing file; return the path.
 
-        `say` receives a line that lists the letters that the font of a PNG lacks. Raises UsageError for an unknown
-        suffix, and if the file cannot be written.
+        `say` receives a line that lists the letters that the font of a PNG lacks, at most 20 of them. Raises UsageError
+        for an unknown suffix, for a picture that cannot be drawn, and if the file cannot be written.
         """
         file = Path(path)
         format_name = format_for_extension(file.suffix, str(file))
@@ -99,9 +102,9 @@ class DrawResult:
 
 
 def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> DrawResult:
-    """Return a picture of a target, to be drawn on first use.
+    """Return a picture of a target, to be drawn on first use, when it may raise the errors of `picture_named`.
 
-    `picture` is its name; "" is the target's default picture, and all pictures for an HTML page.
+    `picture` is the picture's name; "" is the target's default picture, and all pictures for an HTML page.
     """
 
     def errors() -> Iterable[str]:
@@ -119,7 +122,8 @@ def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> Draw
 def make_drawing(request: Request, picture: str, detail: PictureDetail, say: Say) -> DrawResult:
     """Return the picture called `picture` of what a request names: a flow, a plan or program file, or a run's folder.
 
-    The default picture is drawn if `picture` is "". `say` receives each note of planning.
+    The default picture is drawn if `picture` is "". `say` receives each note of planning. Raises the errors of
+    `find_target`; those of drawing are raised on first use of the result.
     """
     return draw_result(find_target(request, say), picture, detail)
 
@@ -132,11 +136,11 @@ class ComparedTargets:
     new: DrawTarget
 
     def text(self) -> str:
-        """Return a unified diff that contains all lines; "" if both texts are equal."""
+        """Return a unified diff of the two flows or plans, with all lines; "" if both texts are equal."""
         return unified_diff(printable(_text(self.old)), printable(_text(self.new)), self.old.name, self.new.name)
 
     def drawn(self, detail: PictureDetail) -> DrawResult:
-        """Return one picture of the differences: between the two flows, or else between the two plans."""
+        """Return one picture of the differences between the two flows, or else between the two plans."""
 
         def picture() -> Picture:
             draw = pictures.flow if self.old.kind == "flow" else pictures.plan
@@ -149,8 +153,8 @@ class ComparedTargets:
 def compare_targets(old: DrawTarget, new: DrawTarget) -> ComparedTargets:
     """Return two flows, or two plans, as a pair to compare.
 
-    Of flows, only the settings that at least one of them changes are compared. Raises UsageError if only one of them is
-    a flow.
+    Plans also stand for programs and runs. Flows show only the settings that at least one of the two changes. Raises
+    UsageError if only one of the two is a flow.
     """
     if (old.kind == "flow") != (new.kind == "flow"):
         what = f"is a {new.kind}, but {old.name} is a {old.kind}: they cannot be compared"

@@ -33,10 +33,10 @@ class PictureDetail:
 
 
 def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawing:
-    """Return the picture called `name` of a target.
+    """Return the picture called `name` of a target; "" for the picture of a file that holds one.
 
-    Raises UsageError for an unknown name, for any name if the target is itself a picture, and if the target lacks what
-    the picture shows, such as a search.
+    Raises UsageError for an unknown name, for any name if the target's file holds a picture, and if the target lacks
+    what the picture shows, such as a search.
     """
     if target.drawing is not None:
         if name:
@@ -47,7 +47,7 @@ def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawi
 
 
 def refuse_unknown_picture(name: str) -> None:
-    """Raise UsageError, with the nearest name or all names, if no picture is called `name`."""
+    """Raise UsageError if no picture is called `name`; the hint names the nearest picture, or else all of them."""
     if name not in PICTURES:
         hint = nearest(name, PICTURES) or f"known: {', '.join(PICTURES)}"
         raise UsageError(f"no picture `{name}`", where="--picture", hint=hint)
@@ -65,9 +65,9 @@ def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
 
 
 def plan(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Picture:
-    """Return the picture of the plan: each pool is a frame with its copies of weights and the nodes that run on them.
+    """Return the picture of the plan: a frame for each pool, with its copies of weights and the nodes that run on it.
 
-    If the flow is not known, only the roles are shown.
+    If the flow is not known, only the roles are shown. `detail.unfold` draws each machine of a pool.
     """
     program = target.placement.program
     if program is None:
@@ -76,7 +76,7 @@ def plan(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Picture
 
 
 def sequence(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Return the sequence diagram of a step: the calls, and which values go from where to where.
+    """Return the sequence diagram of a step: the calls of tasks, and the values that move between pools.
 
     Raises UsageError if the flow is not known.
     """
@@ -89,8 +89,8 @@ def sequence(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 def timeline(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Lanes:
     """Return the timeline of some steps: when each pool works and what it waits for.
 
-    A run's measured steps are shown next to the forecast, or alone without one. Raises UsageError if nothing was
-    measured and the plan forecasts no seconds.
+    The last `detail.steps` measured steps of a run are shown next to the forecast of as many steps, or alone if the
+    plan does not forecast the seconds of every task. Raises UsageError if nothing is forecast or measured.
     """
     plan = target.placement.plan
     steps = [] if target.run is None else read_measured(target.run.path)[-detail.steps :]
@@ -112,7 +112,7 @@ def timeline(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Lan
 
 
 def memory(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Return the memory chart of a plan: the bytes that each device holds in each phase, next to its capacity.
+    """Return the memory chart of a plan: the bytes that each device holds in each phase, next to the device's capacity.
 
     Measured bytes of a run are shown too. Raises UsageError if memory is neither forecast nor measured.
     """
@@ -127,7 +127,7 @@ def memory(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 def placements(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Comparison:
     """Return the comparison of the plan with the named placements, by the seconds of a step.
 
-    A search is run if there was none. Raises UsageError if the plan's problem is not known.
+    A search is run if there was none, which may take long. Raises UsageError if the plan's problem is not known.
     """
     if target.placement.search is None:
         raise _lacks("placements", target, "nothing was searched", PLANNED)
@@ -135,9 +135,9 @@ def placements(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Compar
 
 
 def search(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Return the scatter plot of the search's candidates, by the seconds of a step and memory.
+    """Return the scatter plot of the plans that the search found, by the seconds of a step and memory.
 
-    A search is run if there was none. Raises UsageError if the plan's problem is not known.
+    A search is run if there was none, which may take long. Raises UsageError if the plan's problem is not known.
     """
     if target.placement.search is None:
         raise _lacks("search", target, "nothing was searched", PLANNED)

@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FlowStage:
-    """A flow at one stage of compilation.
+    """A flow at one stage of compilation; `say` receives the notes of planning.
 
-    The stages are `described` (as written), `named` (after passes), `placed` (with a plan), and the lowered program.
+    The stages are `described` (as written), `named` (after passes), `placed` (with a plan), and `lowered` (the
+    program). Raises UsageError for an unknown stage.
     """
 
     request: Request
@@ -52,7 +53,10 @@ class FlowStage:
             raise UsageError(f"no stage `{self.stage}`", where="--stage", hint=hint)
 
     def text(self, *, sites: bool = True) -> str:
-        """Return the flow at this stage as text; `sites` adds the file and line of each node."""
+        """Return the flow at this stage as text; `sites` adds the file and line of each node.
+
+        The stages after `named` make a plan first, and raise the errors of planning.
+        """
         if (graph := self._graph) is not None:
             return graph_text(graph, sites=sites)
         planned = self._planned
@@ -61,7 +65,10 @@ class FlowStage:
         return program_text(self._lowered)
 
     def data(self) -> dict[str, Any]:
-        """Return the flow at this stage as JSON-compatible data, with the version of its schema."""
+        """Return the flow at this stage as JSON-compatible data, with the version of its schema.
+
+        The stages after `named` make a plan first, and raise the errors of planning.
+        """
         if (graph := self._graph) is not None:
             hashes = {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
             return flat(graph) | (hashes if self.stage == "named" else {})
@@ -120,7 +127,7 @@ class FlowFacts:
     planned: PlanResult
 
     def text(self) -> str:
-        """Return the facts as tables; `?` marks a value that is not known."""
+        """Return the facts as tables of plain text; `?` marks a value that is not known."""
         facts, state = self._step_facts, carried_state(self.planned.graph)
         values = values_text(value_facts(self.planned.graph))
         return f"{facts_text(facts, state)}\n\nfacts of each value\n{values}"
@@ -139,7 +146,7 @@ class FlowFacts:
 def flow_facts(request: Request, say: Say) -> FlowFacts:
     """Return the facts about a step of the flow that a request names, even if its plan does not fit.
 
-    `say` receives each note of planning.
+    `say` receives each note of planning. Raises the errors of `planned_for`.
     """
     return FlowFacts(planned_for(request, say, fits=False))
 
@@ -150,7 +157,7 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
 def facts_text(facts: report.StepFacts, state: Sequence[StateItem]) -> str:
-    """Return the facts about a step, and the state that it carries, as plain-text tables; `?` is an unknown value."""
+    """Return the facts about a step and the state that a run carries as plain-text tables; `?` is an unknown value."""
     prompts = f"{facts.prompts:,} prompt{'' if facts.prompts == 1 else 's'} of at most {facts.prompt_tokens:,} tokens"
     rows = [["node", "kind", "role", "rows", "tokens", "FLOPs"]]
     for node in facts.nodes:
@@ -163,10 +170,10 @@ def facts_text(facts: report.StepFacts, state: Sequence[StateItem]) -> str:
 
 
 def values_text(values: Sequence[ValueFacts]) -> str:
-    """Return a plain-text table of facts of each value.
+    """Return a plain-text table with a row for each value of a flow.
 
-    Its columns are the value's type, its kind, whose rows it has, which mask aligns its tokens, and which weights
-    computed it, at which temperature.
+    Its columns are the value's type, its kind, whose rows the value has, which mask aligns its tokens, and which
+    weights computed the value, at which temperature.
     """
     heads = ["value", "type", "kind", "rows of", "mask", "weights, at temperature"]
     cells = [[value.value, value.type, value.kind, value.rows, value.mask, value.weights] for value in values]
@@ -174,7 +181,6 @@ def values_text(values: Sequence[ValueFacts]) -> str:
 
 
 def _edges(edges: Sequence[report.EdgeFacts]) -> Iterator[str]:
-    """Yield a line for each edge with the bytes of its parts; long ones take several lines."""
     planned = any(edge.crosses is not None for edge in edges)
     rows = [["value", "read by", "bytes", *(["travels"] if planned else [])]]
     for edge in edges:
@@ -201,7 +207,7 @@ def _table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator
 
 
 def show_flops(flops: int | None) -> str:
-    """Return a number of floating-point operations as text, in the largest decimal unit that it fills; `?` for None.
+    """Return a number of floating-point operations as text in the largest decimal unit, up to E; `?` for None.
 
     >>> show_flops(1_234_000_000), show_flops(999), show_flops(999_999), show_flops(0), show_flops(None)
     ('1.23 G', '999', '1.00 M', '0', '?')
@@ -215,7 +221,7 @@ def show_flops(flops: int | None) -> str:
 
 
 def facts_json(facts: report.StepFacts, state: Sequence[StateItem]) -> dict[str, Any]:
-    """Return the facts about a step, and the state that it carries, as JSON-compatible data; None is unknown."""
+    """Return the facts about a step, and the state that a run carries, as JSON-compatible data; None is unknown."""
     edges = [
         {
             "value": edge.value,

@@ -32,7 +32,7 @@ WORTH_SHARE = 0.02  # of a step, that another plan has to save before it is writ
 
 @dataclass(frozen=True, kw_only=True)
 class ExportTarget:
-    """A system and its version; "" is the newest known version."""
+    """A system to export to (`verl`, `openrlhf` or `nemo-rl`) and its version; "" is the newest known version."""
 
     system: str
     version: str = ""
@@ -42,7 +42,7 @@ class ExportTarget:
 class ExportResult:
     """A plan exported to another system.
 
-    `plan` is the plan as that system runs it, None if that is not known; `faults` say why that plan does not fit.
+    `plan` is the plan as that system runs it, None if that is not known. `faults` say why this plan does not fit.
     """
 
     exported: Exported
@@ -56,21 +56,21 @@ class ExportResult:
 
     @property
     def runs(self) -> bool:
-        """Return whether the exported plan has no fault and a known step time on the other system, by forecast."""
+        """Return whether the other system can run the plan, by forecast: no faults, and known seconds of a step."""
         return not self.faults and self.step_s is not None
 
     @property
     def files(self) -> Mapping[str, str]:
-        """Return the text of each file by file name."""
+        """Return the text of each exported file, by file name."""
         return dict(self.exported.files)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return notes about what the system cannot express or does differently."""
+        """Return notes on what the other system cannot express or does differently, in one text each."""
         return tuple(self.exported.notes)
 
     def data(self) -> dict[str, Any]:
-        """Return the data that `flowgraph export --json` prints."""
+        """Return what `flowgraph export --json` prints: system, version, files, notes, seconds of a step and faults."""
         return {
             "system": self.exported.system,
             "version": self.exported.version,
@@ -81,11 +81,11 @@ class ExportResult:
         }
 
     def text(self) -> str:
-        """Return the texts of all files, one after another."""
+        """Return the texts of all files, joined by a newline; white space at the end of each text is removed."""
         return "\n".join(text.rstrip() for text in self.files.values())
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write the files into a folder, which is created if it does not exist; return their paths.
+        """Write the files into a folder and return their paths; the folder is created, and existing files are replaced.
 
         Raises UsageError if the folder or a file cannot be written.
         """
@@ -100,12 +100,13 @@ class ExportResult:
 
 
 def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
-    """Return a plan as the flags and files of another system, with a forecast of it on that system.
+    """Return a plan as the flags and files of another system, with the plan's forecast on that system.
 
     `system` is "verl", "openrlhf" or "nemo-rl"; `version` "" is the newest known version. If the plan does not fit as
-    that system runs it, the fastest layouts that fit are written instead, and a note says so. If a model's sizes are
-    not known, the plan has no forecast, and a note says why. Raises PlanError, for example for a plan that does not
-    record what it was made for, or with a role that does not use its whole pool.
+    that system runs it, the files have the fastest layouts that fit, if any do, and a note says so. If the sizes of a
+    model are not known, the plan has no forecast, and a note says why. Raises UnknownNameError for an unknown system or
+    version, UsageError for a flow that trains no policy on its own responses, and PlanError, for example, for a plan
+    that does not record its flow and models, or with a role that does not use its whole pool.
     """
     saved = NamedPlan.of(plan_like)
     plan, where = saved.plan, saved.where
@@ -128,10 +129,9 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
 
 
 def exported_files(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
-    """Return a plan as the files of another system, with limits on lengths.
+    """Return a plan as the files of another system, with the longest prompt and response of its problem as limits.
 
-    The limits are the longest prompt and response of the plan's problem. `notes` are added to those of the export.
-    Raises the errors of `export`.
+    `notes` come before those of the export. Raises UnknownNameError, PlanError and UsageError as `export` does.
     """
     problem = prepared.problem
     response = int(problem.response.most) if problem.response is not None else None
@@ -140,10 +140,6 @@ def exported_files(prepared: PreparedProblem, plan: Plan, target: ExportTarget, 
 
 
 def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> ExportResult:
-    """Return a plan's files for a system, with a forecast of the plan as the system runs it.
-
-    Raises the errors of `export`.
-    """
     files = exported_files(prepared, plan, target, notes)
     if files.system_run is None:
         return ExportResult(files, None)
@@ -151,10 +147,6 @@ def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes:
 
 
 def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> ExportResult:
-    """Return a plan's files for a system; if the plan does not fit there, in the fastest layouts that do.
-
-    The first note of the files says which layouts they have.
-    """
     first = _written(prepared, plan, target)
     name, step_s = f"{first.exported.system} {first.exported.version}", plan.step.period_s if plan.step else None
 
@@ -180,18 +172,18 @@ def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> Exp
 
 @dataclass(frozen=True)
 class ExportSearch:
-    """The result of a search, and the fastest of its plans that the other system can run; None if it can run none."""
+    """A search, and the fastest plan found that the other system can run; `fastest` is None if it can run none."""
 
     search: report.SearchResult
     fastest: ExportResult | None
 
 
 def search_exportable_plan(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
-    """Search for plans of a problem; return the search with the fastest plan that the target system can run.
+    """Search for plans of a problem; return the search and the fastest plan found that the target system can run.
 
-    Plans are exported in ascending order of their seconds, until no later plan can be faster than one that the system
-    runs. If it runs none of them, the fastest plan is exported in the layouts that fit. Returns None if no plan fits
-    the cluster.
+    A plan counts as faster only if its forecast saves at least 2% of a step. If the system can run no plan as it was
+    found, the fastest plan is exported in other layouts that fit; without such layouts, `fastest` is None. The result
+    is None if no plan fits the cluster. Raises the errors of `export`.
     """
     try:
         search = search_plan(prepared.problem)

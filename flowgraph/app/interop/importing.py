@@ -37,8 +37,8 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
 
     `path` is a launch script or a YAML configuration; `device` is the model of its devices, such as "h100". Values in
     `request`, such as lengths of rows, replace those of the run; by default every row has the largest lengths that the
-    run allows. If the run does not fit with these, shorter lengths are tried. Raises DataError for a file that cannot
-    be read as a run, and UsageError for a device whose speed is not known.
+    run allows. If the run does not fit with these, 1/2, 1/4, 1/8 and 1/16 of them are tried. Raises DataError for a
+    file that is not a run, UsageError for a device of unknown speed, ModelError for a model of unknown sizes.
     """
     as_written = read_run(path)
 
@@ -85,8 +85,9 @@ class ShorterLengths:
 class ImportResult:
     """Another system's run as a flow and a plan, and the plans that a search finds for the same devices.
 
-    `best` is the result of the search, `replaced_by` the fastest of its plans that the system can run, and `shorter`
-    the lengths at which a run fits that does not fit at its own limits. Each is None if there is none.
+    `best` is the result of the search, None if no plan fits. `replaced_by` is the fastest plan found that the system
+    can run, None if it can run none. `shorter` has lengths at which a run fits that does not fit at its own limits;
+    None if the run fits, or if no shorter lengths are known at which it fits.
     """
 
     prepared: PreparedProblem
@@ -103,11 +104,11 @@ class ImportResult:
 
     @property
     def replacement(self) -> Plan | None:
-        """Return the fastest plan of the search that the imported system can run; None if there is none."""
+        """Return the fastest plan found that the imported system can run; None if it can run none of the plans."""
         return self.replaced_by.plan if self.replaced_by is not None else None
 
     def data(self) -> dict[str, Any]:
-        """Return the data that `flowgraph import --json` prints."""
+        """Return what `flowgraph import --json` prints: the run's plan and faults, notes, and the faster plan found."""
         read, shorter = self.run.read, self.shorter
         return {
             "system": read.system,
@@ -123,7 +124,7 @@ class ImportResult:
         }
 
     def text(self) -> str:
-        """Return the run's plan, its faults, and the flags of the run that a faster plan changes."""
+        """Return the run's plan and faults, and the fastest plan found with the flags of the run that it changes."""
         read, models = self.run.read, self.prepared.assumed.models
         names = ", ".join(f"{name} {model}" for name, model in models.items() if name not in read.unused)
         head = f"{read.system} {read.version}: {read.flow}, {names}; {read.placement or 'a placement of its own'}"
@@ -155,7 +156,7 @@ class ImportedRun:
 
     @property
     def on(self) -> str:
-        """Return words for the devices that the search uses: the run's devices, or all devices of its machines."""
+        """Return how to name the searched devices: "the same devices" as the run's, or all those of its machines."""
         machines, per_machine = self.read.machines
         devices = machines * per_machine
         return "the same devices" if devices == self.read.devices else f"all {devices} devices of its machines"
@@ -246,7 +247,8 @@ def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacem
 def read_run(path: Path) -> Imported:
     """Return another system's run, read from a launch script, or from a YAML file if the suffix is `.yaml` or `.yml`.
 
-    Raises DataError with the file and line for a file that is not text, and for a setting that cannot be read.
+    Raises DataError for a file that cannot be read, is not text or has more than 4 MB, and, with the line where it is
+    known, for a setting that cannot be read.
     """
     text = text_of(path, "", lambda why: DataError.unusable(path, why), MAX_BYTES).removeprefix("\ufeff")
     try:
@@ -259,7 +261,6 @@ def read_run(path: Path) -> Imported:
 
 
 def _prepared(read: Imported, path: Path, device: str, request: Request) -> PreparedProblem:
-    """Return the planning problem of a run. Raises DataError for values that no flow takes."""
     notes = list[str]()
     if read.batch > MOST_PROMPTS:
         raise DataError.unusable(
@@ -281,7 +282,6 @@ def _prepared(read: Imported, path: Path, device: str, request: Request) -> Prep
 
 
 def _request(read: Imported, device: str, request: Request, notes: list[str]) -> Request:
-    """Return the request that is equivalent to another system's run, at its longest lengths unless others are given."""
     known_names, name = known_devices(), device.lower()
     if "," in name or not any(name == known_name or name.startswith(f"{known_name}-") for known_name in known_names):
         hint = nearest(name, known_names)
@@ -305,8 +305,7 @@ def _models(read: Imported, request: Request, notes: list[str]) -> tuple[str, ..
     """Return the models of a run, replaced by those that the request names.
 
     Models that the run initializes from the policy's weights are replaced by the policy's model too; adapters stay. A
-    model in a folder that does not exist here is planned with the sizes of the known model that the folder is named
-    after.
+    model in a folder that does not exist here is planned with the sizes of the known model of the folder's name.
     """
     requested = dict[str, str]()
     for text in request.workload.model:

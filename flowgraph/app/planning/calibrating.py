@@ -25,11 +25,12 @@ LOG_BYTES = 2**26  # of a log or a trace: as much as a profile of ours has at mo
 def calibrate_runs(
     paths: Sequence[Path], plan: Path | None, measured: Sequence[str], say: Say
 ) -> calibration.CalibrationResult:
-    """Fit scales of the forecast to measured seconds, and return the result with its intervals.
+    """Fit scales of the forecast to measured seconds, and return the scales with their intervals.
 
-    The seconds come from run folders, from logs of runs of `plan`, or from `measured`, texts `name=seconds` for one
-    plan's file. `say` receives each note. Raises UsageError for `measured` with several paths, and for a name for which
-    the plan forecasts no seconds.
+    `paths` are run folders, logs of runs of `plan`, or the file of one plan with `measured`, its seconds as texts
+    `name=seconds`. `say` receives each note. Raises UsageError, for example, for `measured` with several paths or with
+    a name for which the plan forecasts no seconds; DataError for a log without a timer of the plan's nodes; PlanError
+    for a plan that forecasts no seconds; and RunFolderError for a folder that is not a run folder.
     """
     if measured and len(paths) > 1:
         what = "belongs to one plan, but several files are given"
@@ -48,8 +49,8 @@ def calibrate_runs(
 def calibration_of(file: Path | None, measured: Sequence[str], plan: Path | None, say: Say) -> Calibration | None:
     """Return the calibration in a file, or one fitted to seconds `measured` on a plan; None if neither is given.
 
-    Raises UsageError if both are given, for seconds without a plan, and for a file that cannot be read; DataError for a
-    file that holds no calibration.
+    `measured` are texts `name=seconds`, and `say` receives each note of the fit. Raises UsageError if both are given,
+    for seconds without a plan, and for a file that cannot be read; DataError for a file without a calibration.
     """
     if not measured:
         if file is None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """The faults of a flow; `notes` list assumptions and skipped checks, `pruned` nodes that nothing reads."""
+    """The faults of a flow; `notes` list assumptions and skipped checks, `pruned` the nodes that nothing reads."""
 
     flow: str
     faults: tuple[str, ...]
@@ -45,7 +45,7 @@ class CheckResult:
     pruned: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
-        """Return the flow's name, the faults and the notes as JSON-compatible data."""
+        """Return the flow's name, its faults and the notes as JSON-compatible data."""
         return {"flow": self.flow, "faults": list(self.faults), "notes": list(self.notes)}
 
 
@@ -53,7 +53,8 @@ def check_flow(request: Request, say: Say) -> CheckResult:
     """Return the faults of a flow, with notes on assumptions and skipped checks.
 
     There are three stages, and each is checked only if the previous one has no fault: the flow's text; the settings;
-    the passes, models, data and plan. `say` receives the notes of planning.
+    the passes, models, data and plan. Equal faults are returned once. `say` receives the notes of planning. Raises
+    UnknownNameError for an unknown flow, UserCodeError for a broken file, SettingError for a text without `=`.
     """
     notes = list[str]()
     with verified():
@@ -63,7 +64,6 @@ def check_flow(request: Request, say: Say) -> CheckResult:
 
 
 def _faults(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
-    """Yield the faults of the first stage that has any."""
     workload = request.workload
     file = find_flow(workload.flow)
     options, _ = split_assignments(list(file.flow.signature.settings.model_fields), workload.settings)
@@ -82,7 +82,6 @@ def _faults(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]
 
 
 def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
-    """Yield the faults of a saved plan, for the models, rows and lengths that the plan or the request names."""
     where = str(request.target)
     prepared = prepare_again(plan, request, where)
     yield from _raised(lambda: refuse_what_cannot_run(prepared))
@@ -133,9 +132,9 @@ SCORING = ("score", "refill")  # nodes that score by a rule
 def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     """Raise FlowTypeError for a flow that updates or returns no model, or takes a parameter that a run cannot provide.
 
-    Raises BatchError if the sizes of a step do not go together, and the errors of a scoring rule that does not exist or
-    whose rows lack ground truths or are for a model, and of a data source without a rule. Sizes and rows are checked
-    only if the problem was prepared with a data set.
+    Also raises RuleError for a scoring rule that does not exist. If the problem was prepared with a data set, raises
+    BatchError if the sizes of a step do not go together, RuleError for rows that the scoring rule cannot score or whose
+    data source has no rule, and DataError for a prompt that leaves no room for the longest response.
     """
     inputs = prepared.inputs
     if inputs is not None:
@@ -164,9 +163,10 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
 
 
 def refuse_long_rows(inputs: FlowInputs) -> None:
-    """Raise DataError for a prompt whose longest response does not fit in the positions of the first model.
+    """Raise DataError for a training prompt whose longest response does not fit in the positions of the first model.
 
-    This model samples and trains. Only training rows are checked, since a run checks held-out ones before it trains.
+    The first model samples and trains; nothing is checked if its positions are not known. Only the 1,000 longest texts
+    of each data set are counted in tokens. Held-out rows are not checked: a run checks them before it trains.
     """
     lengths = [
         getattr(node.settings, "max_tokens", 0) for node in inputs.graph.nodes if node.op.name in ("generate", "refill")

@@ -47,14 +47,14 @@ class FlowInputs:
     """The folder of downloaded models; None for the default one."""
 
     def notes(self) -> Iterator[str]:
-        """Yield how the data sets are mixed, and what became of long prompts."""
+        """Yield notes on the data: the share of the prompts of each weighted set, and what became of long prompts."""
         shares = [f"{part.name} {float(part.share):.1%}" for part in self.data.sets if part.share is not None]
         if shares:
             yield f"shares of the prompts: {', '.join(shares)}"
         yield from (f"{split} rows: {counted}" for split, counted in self.long_prompts.items())
 
     def row_origins(self) -> dict[str, Any]:
-        """Return the number of training rows and the origin of each setting, as arguments of `batch_sizes`."""
+        """Return arguments of `PlanningProblem.batch_sizes`: the number of training rows, and each setting's origin."""
         origins = {setting.name: setting.origin for setting in self.resolved}
         return {"data_rows": self.data.train.num_rows, "origins": origins}
 
@@ -72,7 +72,8 @@ def cache_folder(cache: Path | None) -> Path:
 def described_flow(flow: FlowLike, sets: Sequence[str]) -> tuple[FlowFile, Graph, dict[str, object]]:
     """Return the file of a flow, its graph before passes, and the settings of its nodes by name.
 
-    `sets` are texts `name=value`. Settings of the flow itself are applied in the graph, and not returned.
+    `sets` are texts `name=value`. The settings of the flow itself are applied in the graph, and not returned. Raises
+    UnknownNameError for an unknown flow, and the errors of the flow's own code.
     """
     file = find_flow(flow)
     flow_settings, node_settings = split_assignments(list(file.flow.signature.settings.model_fields), sets)
@@ -80,7 +81,10 @@ def described_flow(flow: FlowLike, sets: Sequence[str]) -> tuple[FlowFile, Graph
 
 
 def compiled_flow(workload: Workload) -> Graph:
-    """Return the graph of a workload's flow after all passes, with the workload's settings; no data set is read."""
+    """Return the graph of a workload's flow after all passes, with the workload's settings; no data set is read.
+
+    Raises UnknownNameError for an unknown flow or pass, SettingError for an invalid setting, and what the flow raises.
+    """
     passes = tuple(find_passes(workload.passes))
     _, described, chosen = described_flow(workload.flow, workload.settings)
     return simplified(resolve_settings(named(described), (), chosen)[0], passes)
@@ -89,7 +93,8 @@ def compiled_flow(workload: Workload) -> Graph:
 def find_passes(names: Sequence[str]) -> Iterator[Pass]:
     """Yield the pass for each name: `my.py:name`, or an entry point of the group `flowgraph.passes`.
 
-    Raises UnknownNameError for a name that does not exist, UsageError for one that is not a function.
+    The file of a pass is imported, which runs its code. Raises UnknownNameError for a file or a name that does not
+    exist, UsageError for a name that is not a function, and the errors of the imported code.
     """
     for name in names:
         function: object
@@ -114,6 +119,8 @@ def read_inputs(workload: Workload) -> FlowInputs:
     """Read the flow, passes, models, rows and settings that a workload names, and return them; no weights are loaded.
 
     A value that the workload does not set is the one that is known to suit its model or data, or else a default.
+    `epochs` sets the number of steps, rounded up, unless `steps` is given. Raises, for example, UnknownNameError for an
+    unknown flow, SettingError for an invalid setting, ModelError for an unknown model, and DataError for bad rows.
     """
     where, seed = cache_folder(workload.cache), workload.seed or 0
     passes = tuple(find_passes(workload.passes))
@@ -161,10 +168,11 @@ def read_inputs(workload: Workload) -> FlowInputs:
 def read_data(
     workload: Workload, data: Sequence[str], model: ModelSource | None, seed: int
 ) -> tuple[DataSet, dict[str, PromptCounts]]:
-    """Return the rows of data sets as a workload reads them, and the counts of long prompts, by split.
+    """Return the data sets of a workload as one, with long prompts dropped or cut, and counts of long prompts by split.
 
-    Tokens are counted with the tokenizer of `model`; without a model or a limit in the workload, the counts are empty.
-    Raises DataError for rows that cannot be used.
+    `data` are the names of the data sets, and `seed` generates built-in ones. Tokens of prompts are counted with the
+    tokenizer of `model`; without a model or a limit in the workload, prompts stay as they are and the counts are empty.
+    Raises DataError for rows that cannot be used, such as a long prompt if the workload refuses these.
     """
     from nodes.data import columns, prompt_lengths
     from nodes.data import sets as data_sets
@@ -195,7 +203,7 @@ def _pick(name: str, option: Any, default: Any, tip: Any = None, tip_origin: str
 
 
 def model_params(graph: Graph) -> list[Param]:
-    """Return the model parameters of a graph, trainable ones first."""
+    """Return the model parameters of a graph, trainable ones first, otherwise in the order of the graph."""
     params = [param for param in graph.params if issubclass(param.type, Model)]
     return sorted(params, key=lambda param: not issubclass(param.type, Trainable))
 
@@ -203,8 +211,9 @@ def model_params(graph: Graph) -> list[Param]:
 def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, ModelSource]:
     """Return the source of each model parameter by name, from texts `PARAM=MODEL` or `MODEL`.
 
-    A parameter without a text gets the model of the first trainable parameter, which a bare `MODEL` sets; frozen
-    parameters get it without its adapters. Raises UsageError for an unknown parameter and for two bare models.
+    A bare `MODEL` is for the first trainable parameter, `tiny` by default. A parameter without a text gets the model of
+    the first trainable parameter; a frozen one gets it without its adapters. Raises UsageError for an unknown parameter
+    and for two bare models, and ModelError for a model that is not found.
     """
     params = model_params(graph)
     names, named, bare = [param.name for param in params], dict[str, str](), list[str]()

@@ -20,9 +20,9 @@ from placements import plan as search_plan
 def make_plan(request: Request, say: Say) -> PlanResult:
     """Return the best plan for a request; if the request names a plan, return that plan with a new forecast.
 
-    `say` receives each note, and the result has all of them. Raises UsageError for search options with a named plan,
-    ResourceError if nothing fits, BatchError if the batch, minibatches and ranks do not go together, and PlanError if
-    an engine gives a setting another meaning.
+    `say` receives each note, and the result has all of them. Raises UsageError for an invalid search option, and for
+    any search option together with a named plan; ResourceError if nothing fits; BatchError if the batch, minibatches
+    and ranks do not go together; PlanError for a named plan that breaks a law; and the errors of `prepare`.
     """
     notes = list[str]()
 
@@ -73,8 +73,8 @@ def _ratio(text: str) -> tuple[int, int] | None:
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
     """Return the fastest plan of a problem, found by a search.
 
-    `target` names the plan, and may name a placement that limits the search. `say` receives each note.
-    Raises ResourceError if nothing fits.
+    `target` names the plan in errors, and may name a placement that limits the search. `say` receives each note. Raises
+    ResourceError if nothing fits, and UsageError for an unknown placement.
     """
     return _searched(prepared, PlanRequest.read(prepared.problem, placement=target.placement), target, say)
 
@@ -82,7 +82,6 @@ def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
 def _searched(
     prepared: PreparedProblem, asked: PlanRequest, target: Target, say: Say, notes: Iterable[str] = ()
 ) -> PlanResult:
-    """Return the best plan, whose problem has the chosen staleness, and the notes on it."""
     for line in (*core_warnings(prepared.problem.cluster), *notes):
         say(line)
     search = search_plan(prepared.problem, asked, cluster_of, say)
@@ -100,11 +99,11 @@ Check = Callable[[PreparedProblem], None]
 
 
 def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check | None = None) -> PlanResult:
-    """Return a plan for a request: searched on its cluster, or the plan that it names, with a new forecast.
+    """Return a plan for a request: searched on its cluster, or the plan that the request names, with a new forecast.
 
-    A named plan is forecast on its own cluster. `check` is called with the prepared problem first, and may raise.
-    `say` receives each note. Raises the error of a named plan that does not fit, unless `fits` is False, and
-    ResourceError if a search finds none that fits.
+    A named plan is forecast on its own cluster. `check` is called with the prepared problem first, and may raise. `say`
+    receives each note. Raises ResourceError if a search finds no plan that fits, the error of a named plan that does
+    not fit unless `fits` is False, and the errors of `prepare` or `prepare_from`.
     """
     plan, where = plan_of(request.target), str(request.target)
     prepared = prepare(request) if plan is None else prepare_again(plan, request, where)
@@ -116,9 +115,10 @@ def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check |
 
 
 def measured_plan(plan: Path | None, measured_on: Path | None, measured: Sequence[str]) -> Path | None:
-    """Return the plan on which seconds were measured: `measured_on`, or else `plan`.
+    """Return the path of the plan on which seconds were measured: `measured_on`, or else `plan`; None if both are None.
 
-    Raises UsageError if both are given, for `measured_on` without seconds, and if `measured_on` does not exist.
+    `measured` are texts `NODE=SECONDS`. Raises UsageError if both paths are given, for `measured_on` without
+    `measured`, and if `measured_on` does not exist.
     """
     if measured_on is not None and not measured:
         hint = "--measured policy.generate=142"

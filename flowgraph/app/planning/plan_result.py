@@ -51,7 +51,7 @@ class PlanResult:
 
     @property
     def inputs(self) -> FlowInputs | None:
-        """Return the rows, models and settings of the flow; None if the plan was made from lengths without rows."""
+        """Return the rows, models and settings of the flow; None if the plan was made from lengths, without rows."""
         return self.prepared.inputs
 
     @property
@@ -69,19 +69,25 @@ class PlanResult:
         return self.plan.to_json()
 
     def save(self, path: str | Path) -> Path:
-        """Write the plan as JSON, in the form that `run`, `draw` and `export` read; return the path."""
+        """Write the plan as JSON, as `run`, `draw` and `export` read it, replacing an existing file; return the path.
+
+        Raises UsageError if the file cannot be written.
+        """
         write_text(Path(path), self.plan.to_json())
         return Path(path)
 
     def data(self, *, top: int = TOP) -> dict[str, Any]:
-        """Return what `flowgraph plan --json` prints as JSON-compatible data, with at most `top` of the found plans."""
+        """Return the data that `flowgraph plan --json` prints: the plan and, after a search, its `top` best plans."""
         plan = json.loads(self.plan.to_json())
         if self.search is None:
             return {"plan": plan}
         return {"plan": plan, **report.answer_data(self.search, top, self.prepared.notes)}
 
     def text(self, *, top: int = TOP) -> str:
-        """Return the text that `flowgraph plan` prints, with at most `top` of the found plans."""
+        """Return what `flowgraph plan` prints: the plan, after a search its `top` best plans, and the sizes of a step.
+
+        Raises BatchError if these sizes do not go together.
+        """
         if self.search is None:
             return "\n".join([*report.plan_lines(self.plan), *report.error_lines(self.plan), *self._batch_lines()])
         return "\n\n".join([report.answer_text(self.search, self.plan, top), "\n".join(self._batch_lines())])
@@ -106,7 +112,10 @@ PlanLike = str | Path | Plan | PlanResult
 
 
 def plan_of(target: Target) -> Plan | None:
-    """Return the plan of a target, read from its file if it names one; None if the target names a cluster."""
+    """Return the plan of a target, read from its file if it names one; None if the target names no plan.
+
+    Raises PlanError for a file that cannot be read or does not contain a plan.
+    """
     return read_plan(target.plan) if isinstance(target.plan, Path) else target.plan
 
 

@@ -61,7 +61,7 @@ class PreparedProblem:
     inputs: FlowInputs | None = None
 
     def having(self, **changes: Any) -> PreparedProblem:
-        """Return the problem with changed fields, such as `staleness`, in both `problem` and `assumed`."""
+        """Return the problem with changed fields, by name, such as `staleness`, in both `problem` and `assumed`."""
         assumed = self.assumed.model_copy(update=changes)
         return replace(self, problem=replace(self.problem, **changes), assumed=assumed)
 
@@ -69,9 +69,9 @@ class PreparedProblem:
 def cluster_of(text: str, memory: str | None = None) -> Cluster:
     """Return the cluster that `text` describes: a short form such as `2x8xh100`, a TOML file, or "" for this machine.
 
-    `memory`, such as `8GiB`, is how much of this machine's memory to use. Raises ClusterError for a text that describes
-    no cluster, SettingError for an invalid `memory`, and UsageError for `memory` with GPUs, which have memory of their
-    own.
+    `memory`, such as `8GiB`, is how much of this machine's memory to use, by default `plannable_bytes()`. Raises
+    ClusterError for a text that describes no cluster, SettingError for an invalid `memory`, and UsageError for `memory`
+    with a cluster of GPUs, which have memory of their own.
     """
     memory_bytes = None if memory is None else parse_bytes(memory)
     cluster = read_cluster(text or DEFAULT_CLUSTER, lambda devices: laptop(devices, memory_bytes), known_devices())
@@ -85,8 +85,8 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
     """Return the planning problem of a request, for its cluster or for another `cluster`.
 
     `inputs` are the flow, rows and settings if they have been read already. Without a named data set, devices of known
-    speed are planned by lengths; other devices, such as this machine's, by the rows of the default data set. Raises
-    FlowTypeError for a flow that runs no model, and the errors of the readers, which name the option at fault.
+    speed are planned by lengths of rows; other devices, such as this machine's, by the rows of the default data set.
+    Raises FlowTypeError for a flow that runs no model, UsageError for an invalid engine, and the errors of the readers.
     """
     workload, search = request.workload, request.search
     cluster = cluster or cluster_of(request.target.cluster, request.target.memory)
@@ -120,10 +120,9 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
 
 
 def longest_prompt(inputs: FlowInputs) -> int:
-    """Return an upper estimate of the tokens of a data set's longest prompt, computed from its characters.
+    """Return an upper estimate of the tokens of the longest training prompt, computed from its characters.
 
-    A token has 3 characters, and the chat template adds 48 tokens; with only `tiny` models, a token has one character
-    and the template adds 2.
+    A token has 3 characters, and the chat template adds 48 tokens; for `tiny` models alone, one character and 2 tokens.
     """
     prompts: list[list[dict[str, Any]]] = inputs.data.train.column("prompt").to_pylist()
     longest = max(sum(len(message["content"]) for message in messages) for messages in prompts)
@@ -136,8 +135,10 @@ def prepare_from(
 ) -> PreparedProblem:
     """Return the problem that a saved plan solves, on its own cluster or on another `cluster`.
 
-    Values in `workload` override those in the plan's file; `where` names the plan in errors. Raises PlanError for a
-    plan that does not record what it was made for, or whose flow now has another graph.
+    Values in `workload` override those in the plan's file, and its settings are added to them; `where` names the plan
+    in errors. Raises PlanError, for example, for a plan that does not record its flow, models and data, that names an
+    unknown model parameter or engine, or whose flow now has another graph; ModelError for a model that is not found;
+    and the errors of `read_inputs` for a plan with data.
     """
     if plan.assumed is None:
         raise PlanError.unreadable(where, "", "does not state its flow, models and data, so it has no forecast")
@@ -182,10 +183,7 @@ def prepare_from(
 
 
 def _refuse_unknown_names(assumed: PlanAssumptions, graph: Graph, workload: Workload | None, where: str) -> None:
-    """Raise PlanError for an unknown model parameter, an unknown engine, or a parameter without a model.
-
-    A parameter may lack a model if the workload names models.
-    """
+    """Raise PlanError for an unknown parameter or engine, and for a parameter without a model in plan and workload."""
     params = [param.name for param in model_params(graph)]
     for name in assumed.models:
         if name not in params:
@@ -274,10 +272,7 @@ def _capped(text: str, graph: Graph, workload: Workload) -> str:
 
 
 def _search_assumptions(search: Search) -> dict[str, Any]:
-    """Return the engine of each use, the precision, the constants and the calibration of a search.
-
-    Raises UsageError for a text of the command line that means none of these.
-    """
+    """Return the engine of each use, the precision, the constants and the calibration of a search."""
     engines = dict[Use, str]()
     for text in search.engine:
         use_name, equals, engine = text.partition("=")
@@ -309,7 +304,6 @@ def _search_assumptions(search: Search) -> dict[str, Any]:
 
 
 def _notes(request: Request, problem: PlanningProblem, inputs: FlowInputs | None) -> list[str]:
-    """Return notes about what was assumed without being requested, and what a run would do differently."""
     notes, workload = list[str](), request.workload
     if not workload.model and problem.shapes and inputs is None:
         notes.append(f"assuming the model `{DEFAULT_MODEL}`; set another with --model")
@@ -337,10 +331,7 @@ def _notes(request: Request, problem: PlanningProblem, inputs: FlowInputs | None
 
 
 def _lengths(option: str, text: str) -> LengthDistribution:
-    """Return lengths from their text, or from a column of a Parquet file.
-
-    Raises SettingError for a text that names no lengths, DataError for a file that cannot be read.
-    """
+    """Return lengths from their text, or from a column of a Parquet file."""
     file, column = _file_and_column(text)
     if not file:
         return LengthDistribution.parse(text, option)
@@ -374,6 +365,5 @@ def _file_and_column(text: str) -> tuple[str, str]:
 
 
 def _anywhere(text: str) -> str:
-    """Return a text of lengths that is valid in any folder: the path of a file is made absolute."""
     file, column = _file_and_column(text)
     return f"{Path(file).expanduser().absolute()}:{column}" if file and column else text

@@ -39,7 +39,7 @@ class NamedPlan:
 
     @classmethod
     def of(cls, plan: PlanLike) -> NamedPlan:
-        """Return a plan with its name; a path is read as a file. Raises PlanError for a file that holds no plan."""
+        """Return a plan with its name in errors; a path is read. Raises PlanError for a file that holds no plan."""
         if isinstance(plan, str | Path):
             return cls(plan=read_plan(Path(plan)), where=str(plan))
         if isinstance(plan, Plan):
@@ -49,15 +49,16 @@ class NamedPlan:
         return cls(plan=plan.plan, where=f"plan of {plan.plan.flow}", workload=workload)
 
     def prepare(self, cluster: Cluster | None = None) -> PreparedProblem:
-        """Return the problem that the plan solves, on its own cluster or on another."""
+        """Return the problem that the plan solves, on its own cluster or another; raises as `prepare_from` does."""
         return prepare_from(self.plan, self.where, cluster, self.workload)
 
 
 def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
     """Return the problem that a saved plan solves, with the flow, models, rows and lengths that its file names.
 
-    Values in the request override them. A plan that records no assumptions gets all of them from the request. `where`
-    names the plan in errors.
+    The request overrides the plan's flow, models, data, batch, passes and calibration, and adds settings. A plan that
+    records no assumptions gets all of them from the request. `where` names the plan in errors. Raises the errors of
+    `prepare_from`, or those of `prepare` without recorded assumptions.
     """
     if plan.assumed is None:
         return prepare(request, cluster=plan.cluster)
@@ -71,8 +72,7 @@ def saved_plan(
 ) -> SavedPlan:
     """Return a plan with the problem that it solves, on its own cluster or on another `cluster`.
 
-    `where` names the plan in errors, and `ran` says that another system ran it. Raises the error of the first law that
-    the plan breaks.
+    `where` names the plan in errors; `ran` is true if another system has run it. Raises the error of a broken law.
     """
     refuse(law_faults(plan, prepared.problem, where))
     return SavedPlan(
@@ -89,8 +89,8 @@ def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, f
     """Return a saved plan with a new forecast.
 
     `where` names the plan in errors, and `say` receives warnings about the cluster. Raises the error of the first law
-    that the plan breaks. If `fits`, it raises also if a role cannot run, if the sizes of a step do not go together, or
-    if a device's memory overflows.
+    that the plan breaks. If `fits` is true, also raises if a role cannot run, if the sizes of a step (batch,
+    minibatches and ranks) do not go together, or if the memory of a device overflows.
     """
     for line in core_warnings(prepared.problem.cluster):
         say(line)
@@ -109,8 +109,8 @@ def faults_of(
 ) -> Iterator[FlowError]:
     """Yield an error for each fault of a plan, on its own cluster or on another: in laws, forecast, seconds and bytes.
 
-    `where` names the plan in errors. Seconds and bytes are checked only if the laws and the forecast have no fault.
-    `ran` says that another system ran the plan.
+    `where` names the plan in errors. The recorded forecast is checked only if the plan breaks no law, and seconds and
+    bytes only if neither has a fault. `ran` is true if another system has run the plan.
     """
     broken = [*law_faults(plan, prepared.problem, where)] or [*check_forecast(plan, where)]
     yield from broken or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
@@ -119,13 +119,13 @@ def faults_of(
 def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[FlowError]:
     """Yield an error for each law that a plan breaks as a solution of its problem; `where` names the plan in errors.
 
-    The memory and seconds that the plan's file records are not checked.
+    The memory and the seconds that the plan's file records are not checked.
     """
     return laws.faults("placed", PlacedGraph(problem.graph, plan, where, experts_of(problem)))
 
 
 def refuse_broken(plan: Plan, where: str) -> None:
-    """Raise the first fault of a plan that can be found without its flow: in its pools, its forecast or its step.
+    """Raise PlanError for the first fault of a plan that can be found without its flow: in its pools, forecast or step.
 
     `where` names the plan in errors.
     """
@@ -135,7 +135,7 @@ def refuse_broken(plan: Plan, where: str) -> None:
 
 
 def refuse(faults: Iterator[FlowError]) -> None:
-    """Raise the first of the faults, if there is one."""
+    """Raise the first of the faults; do nothing if there is none."""
     for fault in faults:
         raise fault
 
@@ -150,14 +150,17 @@ SETTLED_SHARE = 1e-3  # of a step, within which the steps that are simulated tak
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedPlan:
-    """The simulated steps of a plan, and the seconds from step to step in the steady state (`period_s`)."""
+    """The simulated steps of a plan, and `period_s`, the seconds from one step to the next in steady state."""
 
     plan: Plan
     simulated: report.Simulation
     period_s: float
 
     def data(self) -> dict[str, Any]:
-        """Return the start and end, in seconds, of each task and of each wait of a pool, as JSON-compatible data."""
+        """Return JSON-compatible data: the seconds of a step, and when each task starts and ends and each pool waits.
+
+        `period_s` holds in steady state. `simulated_s` is that of the last simulated steps, None for a single step.
+        """
         event_keys, idle_keys = ("task", "pool", "step", "start_s", "end_s"), ("pool", "start_s", "end_s", "why")
         return {
             "period_s": self.period_s,
@@ -167,21 +170,24 @@ class SimulatedPlan:
         }
 
     def text(self, columns: int = 100) -> str:
-        """Return a text timeline that is at most `columns` characters wide, and the errors of its forecasts."""
+        """Return a timeline that is at most `columns` characters wide, and lines about the errors of the forecasts.
+
+        If the simulated steps are more than 0.1% away from the steady state, a line has the seconds of a step in it.
+        """
         lines, simulated_s = [self.simulated.text(columns)], self.simulated.period_s
         if simulated_s is None or not isclose(simulated_s, self.period_s, rel_tol=SETTLED_SHARE):
             lines.append(f"a step takes {self.period_s:,.1f} s once steps follow each other")
         return "\n".join([*lines, "\n".join(report.error_lines(self.plan))])
 
     def trace(self) -> str:
-        """Return the simulation as a Chrome trace in JSON, for ui.perfetto.dev."""
+        """Return the simulated steps as the JSON text of a Chrome trace, for ui.perfetto.dev."""
         return json.dumps(self.simulated.trace(f"{self.plan.flow}, predicted"), indent=1) + "\n"
 
 
 def simulate_plan(plan: PlanLike, steps: int) -> SimulatedPlan:
     """Simulate `steps` steps of a plan, and return when each pool works and what it waits for.
 
-    Raises PlanError for a broken plan, or one without known seconds.
+    Raises PlanError for a file that holds no plan, for a broken plan, and for one whose seconds are not known.
     """
     saved = NamedPlan.of(plan)
     refuse_broken(saved.plan, saved.where)
@@ -197,18 +203,18 @@ class ComparedPlans:
     plans: tuple[tuple[str, Plan], ...]
 
     def data(self) -> dict[str, Any]:
-        """Return each plan as JSON-compatible data, by name."""
+        """Return each plan as JSON-compatible data, by its name."""
         return {name: json.loads(plan.to_json()) for name, plan in self.plans}
 
     def text(self, columns: int = 100) -> str:
-        """Return a table of the plans that is at most `columns` characters wide."""
+        """Return a table of the plans, side by side, with at most `columns` characters a line."""
         return compare(self.plans, columns)
 
 
 def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
     """Return plans with their names, to compare: their paths if all are given by path, else numbered names.
 
-    Raises UsageError for fewer than two plans, and PlanError for a broken plan.
+    Raises UsageError for fewer than two plans, and PlanError for a file that holds no plan and for a broken plan.
     """
     if len(plans) < 2:
         raise UsageError("compare needs two plans or more", where="compare", hint="compare A.json B.json")
@@ -224,7 +230,7 @@ def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
 class ExplainedPlan:
     """The reasons for the place of each role of a plan; `faults` say why the plan does not fit.
 
-    If one role was asked for, `layouts` is true and the text also compares that role's layouts.
+    If one role was asked for, `roles` has only that role, `layouts` is true, and the text also compares its layouts.
     """
 
     roles: tuple[str, ...]
@@ -235,11 +241,14 @@ class ExplainedPlan:
 
     @cached_property
     def elsewhere(self) -> dict[str, Any]:
-        """Return, for each role, the other pools it could be on, with the seconds that a step would then take."""
+        """Return, by role, the best plan with the role on each other pool; None for a pool on which it does not fit."""
         return {role: self.explanation.alternatives(role) for role in self.roles}
 
     def data(self) -> list[dict[str, Any]]:
-        """Return, for each role, the roles on its pool, and the seconds of a step with it on each other pool."""
+        """Return a row for each role: the roles on its pool, and the seconds of a step with it on each other pool.
+
+        The seconds are None for a pool on which the role does not fit.
+        """
         return [
             {
                 "role": role,
@@ -266,7 +275,8 @@ class ExplainedPlan:
 def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
     """Return why each role of a plan, or only `role`, is where it is: the seconds of a step with it elsewhere.
 
-    Raises UsageError for an unknown role, and PlanError, for example, for a plan that does not record its flow.
+    A plan that does not fit is explained too, with its faults. Raises UsageError for an unknown role, and PlanError,
+    for example, for a plan that does not record its flow or whose seconds are not known.
     """
     saved = NamedPlan.of(plan)
     prepared, where = saved.prepare(), saved.where
@@ -286,7 +296,10 @@ def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedPlan:
-    """The faults of a plan's file; `notes` say how long a step now takes and what cannot run on this machine."""
+    """The faults of a plan's file; `notes` say how long a step now takes and what cannot run on this machine.
+
+    `pruned` is empty: a plan's file leaves out no node.
+    """
 
     plan: str
     faults: tuple[str, ...]
@@ -302,7 +315,7 @@ def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
     """Check a plan's file against its flow and its cluster, or another `cluster`, and return the faults and notes.
 
     `cluster` is a short form such as `2x8xh100`, or a TOML file. Raises PlanError for a file that contains no plan, and
-    ClusterError for a text that describes no cluster; all other faults are returned, and not raised.
+    ClusterError for a text that describes no cluster; other faults of the plan or its flow are returned, not raised.
     """
     saved = NamedPlan.of(path)
     plan, where = saved.plan, saved.where

@@ -35,6 +35,7 @@ class EvalResult:
     """Mean score, pass@k and lengths of responses, each with its interval, over all rows and by `data_source`.
 
     `about` holds the model, the prompts and the settings; `report` is None if an interrupt came before the first score.
+    `by_source` is empty for fewer than two sources.
     """
 
     about: Mapping[str, Any]
@@ -43,7 +44,7 @@ class EvalResult:
     interrupted: bool = False
 
     def data(self) -> dict[str, Any]:
-        """Return the data that `flowgraph eval --json` prints."""
+        """Return what `flowgraph eval --json` prints: `about`, and the report over all rows and by data source."""
         report = None if self.report is None else asdict(self.report)
         by_source = {name: asdict(source) for name, source in self.by_source.items()}
         return {"about": dict(self.about), "report": report, "by_source": by_source}
@@ -61,7 +62,7 @@ class ScoreTally:
         self.failures = Counter[str]()
 
     def add(self, table: pa.Table, failures: Mapping[str, int], scores: Any = None) -> str:
-        """Add the rows of a table of generations; return the mean score so far as text.
+        """Add the rows of a table of generations; return the mean score of all rows so far as text.
 
         `scores`, one number per row, replace the column `score`; `failures` count the responses that failed their rule.
         """
@@ -81,7 +82,10 @@ class ScoreTally:
         return f"  score {mean:.4f}"
 
     def result(self, facts: Mapping[str, Any], out: Path | None, *, interrupted: bool = False) -> EvalResult:
-        """Return the evaluation of all added rows; if `out` is a `.json` file, write it there too."""
+        """Return the evaluation of all added rows, at least one; write it to `out` too if that is a `.json` file.
+
+        `facts` become part of the result's `about`. Raises UsageError if the file cannot be written.
+        """
         import numpy as np
 
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
@@ -107,7 +111,11 @@ class ScoreTally:
 def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResult:
     """Return the evaluation of a model's responses, or of those in a file, whichever the request names.
 
-    `progress` shows the progress. Raises UsageError for options of a model together with a file of responses.
+    Writes the output file of the request, if there is one: responses with scores (`.parquet`, only for a model) or the
+    report (`.json`). `progress` makes what shows the progress. After an interrupt, the finished prompts are evaluated,
+    and a file gets the ending `.partial` before its suffix. Raises UsageError for options of a model together with a
+    file of responses and for an output file that exists, RuleError for a rule that cannot be used, DataError for rows
+    without what the rule compares with, and the errors of `model_under_test` and `sample_responses`.
     """
     generations, sampling, workload = request.sampling.generations, request.sampling, request.workload
     if generations is None:
@@ -177,7 +185,6 @@ def _evaluate_saved(path: Path, request: Request, progress: Progress) -> EvalRes
 
 
 def _refuse_unknown_rule(rule: str, table: pa.Table) -> None:
-    """Raise RuleError for a rule that does not exist; for "data", if a data source of the table has no rule."""
     if rule != "data":
         refuse_missing(resolve(rule))
         return
@@ -194,7 +201,8 @@ def score_table(rule: str, table: pa.Table, settings: Any) -> tuple[Any, Mapping
 
     A response fails if its rule fails (`rule_failures`) or finds nothing to score in it (`unreadable`). `rule` is the
     name of a rule; with "data", each row is scored by the rule of its data source. `settings` are those of the node
-    `score`, which computes scores in the same way. Raises RuleError for a rule that cannot be used.
+    `score`, which computes scores in the same way. Raises RuleError for a rule that cannot be used, for a row that a
+    model would score, and for a failed response if `settings.on_error` asks for that.
     """
     import numpy as np
 

@@ -48,10 +48,10 @@ RULE_NAMES: Mapping[str, str] = {
 
 
 def generations_table(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> pa.Table:
-    """Return the rows of a generations file, made of a rollout's table and, if there is one, the table of its scores.
+    """Return the rows of a generations file, made from the table of a rollout and, if there is one, of its scores.
 
-    Columns of the data whose names are taken get the prefix `data.`. `facts` are stored as metadata, and the model,
-    step, temperature and seed among them also as columns.
+    `tables` has these one or two tables, with equal rows. Columns of the data whose names are taken get the prefix
+    `data.`. `facts` become metadata; the model, step, temperature and seed, which must be among them, also columns.
     """
     import pyarrow as pa
 
@@ -71,9 +71,9 @@ def generations_table(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> p
 
 
 def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path) -> None:
-    """Write one batch of generations as a separate Parquet file; the arguments are those of `generations_table`.
+    """Write one batch of generations as a separate Parquet file; `tables` and `facts` are those of `generations_table`.
 
-    Raises DataError if it cannot be written.
+    Raises DataError if the file cannot be written.
     """
     import pyarrow.parquet as pq
 
@@ -84,10 +84,10 @@ def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path)
 
 
 def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
-    """Join the Parquet files of a folder, at least one, into the file `out`.
+    """Join the Parquet files of a folder, in order of name and at least one, into the file `out`.
 
     `facts` become its metadata. The complete file is moved into place, so `out` is complete or unchanged. Raises
-    DataError if it cannot be written.
+    DataError if it cannot be written, or if the files have different columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -113,8 +113,7 @@ def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
 def temporary_parts(out: Path | None) -> Generator[Path]:
     """Open a context with a temporary folder for the parts of `out`, and remove the folder on exit.
 
-    It is in the folder of `out`, which is created, or in the system's if `out` is None. Raises UsageError if it cannot
-    be created.
+    It is in the folder of `out`, which is created, or the system's if `out` is None. Raises UsageError if that fails.
     """
     try:
         if out is None:
@@ -132,7 +131,7 @@ def temporary_parts(out: Path | None) -> Generator[Path]:
 
 
 def partial_path(out: Path) -> Path:
-    """Return the path of the file for the finished part of an interrupted job that was to write `out`.
+    """Return the path of the file with the finished part of an interrupted job that was to write `out`.
 
     >>> partial_path(Path("a/out.parquet")).name
     'out.partial.parquet'
@@ -143,7 +142,7 @@ def partial_path(out: Path) -> Path:
 def refuse_output(out: Path, endings: Sequence[str], overwrite: bool) -> None:
     """Raise UsageError for an output file that must not be written.
 
-    It must have one of the suffixes `endings`, must not be a folder, and must not exist unless `overwrite`.
+    The file must have one of the suffixes `endings`, must not be a folder, and must not exist unless `overwrite`.
     """
     if out.suffix not in endings:
         what = f"its name ends in `{out.suffix}`, not in {' or '.join(endings)}"
@@ -166,9 +165,10 @@ class GenerationsFile:
 
     @classmethod
     def open(cls, path: Path) -> GenerationsFile:
-        """Read the columns and facts of a generations file, or of a run's rollouts.
+        """Return a generations file, or the rollouts of a run as one; only its columns and facts are read.
 
-        Raises DataError for a file that does not exist, has no rows, or lacks the columns `response` or `prompt_index`.
+        Raises DataError for a file that does not exist, cannot be read, is not Parquet, has no rows or unreadable
+        facts, or lacks the columns `response` or `prompt_index`.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -204,7 +204,7 @@ class GenerationsFile:
         return cls(path, rows, facts, renamed)
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield the rows in tables of up to `READ_ROWS` rows, with our column names. Raises DataError for damage."""
+        """Yield the rows in tables of up to 4,096 rows, with our column names. Raises DataError for a damaged file."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -218,7 +218,7 @@ class GenerationsFile:
 
 
 def rule_rows(table: pa.Table) -> list[dict[str, object]]:
-    """Return the values that a scoring rule receives for each row of a generations table, keyed by the rule's names.
+    """Return, for each row of a generations table, the values that a scoring rule receives, by the rule's names.
 
     These are the columns of the data, the response, whether it finished, and the numbers of its prompt and sample.
     """

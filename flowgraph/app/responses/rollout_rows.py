@@ -33,8 +33,8 @@ _DATA = "columns."
 class RolloutRow:
     """A recorded response: `values` has a number or text for each column, `prompt` the messages as (role, text).
 
-    `tokens` are the ids of the response, `logprobs` its log-probs when sampled, and `token_values` has a number for
-    each token, by the name of the node that computed it.
+    `tokens` are the ids of the response, `logprobs` the tokens' log-probs when sampled, in nats, and `token_values` has
+    a number for each token, by the name of the node that computed it. Missing numbers are NaN.
     """
 
     values: Mapping[str, Scalar]
@@ -45,7 +45,7 @@ class RolloutRow:
     token_values: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 
     def data(self) -> dict[str, Any]:
-        """Return the row as data for JSON, without what it has for each token; numbers that are not finite are None."""
+        """Return the row as JSON-compatible data, without values of tokens; numbers that are not finite are None."""
         values = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in self.values.items()
@@ -75,7 +75,7 @@ class RolloutRows:
     rows: tuple[RolloutRow, ...]
 
     def data(self) -> dict[str, Any]:
-        """Return the data that `flowgraph rollouts --json` prints."""
+        """Return what `flowgraph rollouts --json` prints: the run, node and step, the counts, and the rows."""
         about = {"run": str(self.run), "node": self.node, "step": self.step}
         about |= {"total": self.total, "matching": self.matching}
         return about | {"rows": [row.data() for row in self.rows]}
@@ -93,12 +93,13 @@ def rollout_rows(
     where: str | None = None,
     limit: int | None = None,
 ) -> RolloutRows:
-    """Return recorded responses of a run: of step `step`, the last one by default.
+    """Return recorded responses of a run, from step `step` (from 0) or by default the last recorded step.
 
-    `node` is the node that sampled them, by default the first, or "validation" for a check of held-out prompts. `sort`
-    is a column, with `-` in front for the highest first; `where` is a condition, see `row_filter`. At most `limit` rows
-    are returned, 10 by default. Raises UsageError for an unknown step, node or column, RunFolderError for a folder
-    without a run, DataError for a damaged file.
+    `node` is the node that sampled the responses, by default the first by name, or "validation" for a check of held-out
+    prompts. `sort` is a column, with `-` in front for the highest first; rows without a value come last. `where` is a
+    condition, see `row_filter`. At most `limit` rows are returned, 10 by default, and at most 60 columns. Raises
+    UsageError for an unknown step, node or column and for an invalid condition, RunFolderError for a folder without a
+    run or without recorded responses, DataError for a damaged file.
     """
     import pyarrow as pa
 
@@ -141,7 +142,6 @@ def rollout_rows(
 
 
 def _files(run: RunFolder, node: str | None) -> tuple[str, dict[int, Path]]:
-    """Return the node to read, and its files by step."""
     folders = {path.name: path for path in sorted((run.path / ROLLOUTS).glob("*")) if path.is_dir()}
     if (run.path / VALIDATION).is_dir():
         folders[VALIDATION] = run.path / VALIDATION
@@ -220,7 +220,6 @@ def _lists(table: pa.Table, name: str, where: str) -> Any:
 
 
 def _means(lists: Any) -> list[float | None]:
-    """Return the mean of each row's numbers; None for a row without numbers."""
     import numpy as np
 
     counts = lists.value_lengths().fill_null(0).to_numpy()
@@ -233,7 +232,7 @@ def _means(lists: Any) -> list[float | None]:
 def _columns(table: pa.Table, results: Mapping[str, str], where: str) -> dict[str, list[Scalar]]:
     """Return a number or a text for each row, by column: ours, then results of nodes, then those of the data set.
 
-    Of values of tokens it is their mean. A column of the data whose name is taken has `data.` in front.
+    It is the mean of values of tokens. A column of the data whose name is taken has `data.` in front.
     """
     import pyarrow as pa
 
@@ -315,7 +314,6 @@ def _floats(numbers: Sequence[float | None] | None) -> tuple[float, ...]:
 
 
 def _messages(prompt: Any) -> Iterator[tuple[str, str]]:
-    """Yield the messages of a prompt, a chat or a plain text, as (role, text)."""
     if isinstance(prompt, list):
         for message in prompt:
             if isinstance(message, dict):

@@ -25,11 +25,11 @@ _FIRST = ("advantage", "log-prob ratio", "entropy", "surprise")  # in this order
 
 
 def rollouts_page(result: RolloutRows, cache: Path | None = None, say: Say = lambda line: None) -> str:
-    """Return recorded responses as one HTML file, on which the reader chooses the values that colour the tokens.
+    """Return recorded responses as one HTML page, on which the reader chooses the values that colour the tokens.
 
-    The values are those of `token_scales`. `cache` is the folder of models, for the tokenizer; `say` receives why
-    tokens have no text. The first 2,000 tokens of a response are shown, and no further responses have tokens once
-    100,000 are on the page.
+    The values are those of `token_scales`. `cache` is the folder of models, for the tokenizer, None for the default
+    one; `say` receives why tokens have no text. The first 2,000 tokens of a response are shown, and no further
+    responses have tokens once 100,000 are on the page.
     """
     run = RunFolder.open(result.run)
     decode = decoder_of(run, result.node, cache_folder(cache), say)
@@ -65,10 +65,10 @@ Scale = tuple[TokenScale, str, str]
 
 
 def token_scales(result: RolloutRows) -> list[Scale]:
-    """Return the scales of values that can colour tokens, each with its column and its kind, the most telling first.
+    """Return the scales that can colour tokens, each with its column and its kind, most important first.
 
-    The order is: advantages, the last one first; log-prob ratios of another model to the one that sampled; entropies;
-    the surprise -log p, which is always there; and other values of tokens.
+    The order is: advantages, the last one first; log-prob ratios (nats) of another model to the one that sampled;
+    entropies (nats); the surprise -log p (nats), which is always there; and other values of tokens.
     """
     scales = list[Scale]()
     for name in (*result.results, *result.token_results):

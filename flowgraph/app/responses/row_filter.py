@@ -47,7 +47,10 @@ class RowComparison:
     value: Scalar
 
     def holds(self, row: Mapping[str, Scalar]) -> bool:
-        """Return whether a row meets it. A missing value only differs; NaN equals NaN, and has no order."""
+        """Return whether a row meets the comparison.
+
+        A missing value, and a text compared with a number, meet only `!=`. NaN equals NaN, and has no order.
+        """
         actual, value = row.get(self.column), self.value
         if isinstance(actual, float) and isinstance(value, float) and math.isnan(actual) and math.isnan(value):
             return self.sign in ("=", "==")
@@ -57,9 +60,10 @@ class RowComparison:
 
 
 def parse_condition(text: str, columns: Collection[str]) -> tuple[RowComparison, ...]:
-    """Return the comparisons of a condition, which all must hold; none for a text of spaces.
+    """Return the comparisons of a condition, which all must hold; empty for a condition of spaces only.
 
-    Raises UsageError, with the place of the fault or the nearest of `columns`.
+    Raises UsageError for an unknown column, with the nearest of `columns`; for text that is not a condition; and for
+    more than 1,000 characters.
 
     >>> parse_condition('score<0.5 and data_source="math"', ["score", "data_source"])[1]
     RowComparison(column='data_source', sign='=', value='math')
@@ -105,7 +109,7 @@ def _comparison(
 
 
 def unknown_column(name: str, columns: Collection[str], where: str) -> UsageError:
-    """Return the error for an unknown column; the hint is the nearest column, or else all of them."""
+    """Return the error for an unknown column; the hint is the nearest of `columns`, or else lists some of them."""
     return UsageError(
         f"no column `{name}`", where=where, hint=nearest(name, columns) or f"columns: {', '.join(columns)}"
     )

@@ -51,13 +51,16 @@ Progress = Callable[[str, int, str], Show]
 
 
 def no_progress(verb: str, count: int, noun: str) -> Show:
-    """Return a function that discards the progress it is given; the default for `progress`."""
+    """Return a function that discards the progress that it receives; the default for `progress`."""
     return lambda count, text: None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSelection:
-    """A table of prompts, one row each, with the name, digest, split and source of its data."""
+    """A table of prompts, one row each, with the name, SHA-256 digest, split and source of its data.
+
+    `split` is "" if the data have no held-out rows.
+    """
 
     table: pa.Table
     name: str
@@ -75,7 +78,7 @@ class PromptBatch:
     first: int
 
     def batch(self, step: int) -> Prompts:
-        """Return the prompts; the group of each is its row number in the whole table. `step` is ignored."""
+        """Return the prompts; the group of each is the prompt's row number in the whole table. `step` is ignored."""
         import torch
 
         places = torch.arange(self.first, self.first + self.table.num_rows)
@@ -98,9 +101,10 @@ class SamplingRun:
 def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptSelection:
     """Return the prompts that a request names; by default those of the data of the run that trained the model.
 
-    Held-out rows are used if there are any. At most `sampling.rows` rows are returned. `say` receives a warning if the
-    rows differ from those that the run was trained on. Raises UsageError for an unknown split, DataError for data
-    without held-out rows if these are requested.
+    Without a requested split, held-out rows are used if there are any, else training rows; only the first
+    `sampling.rows` are returned, all by default. `say` receives a warning if the rows differ from those that the run
+    was trained on, and what became of long prompts. Raises UsageError for an unknown split, DataError for data without
+    held-out rows if these are requested, and the errors of `read_data`.
     """
     options, split = request.workload, request.sampling.split
     if split not in (None, *SPLITS):
@@ -150,11 +154,12 @@ def prepare_sampling(
     values: Mapping[str, object],
     say: Say,
 ) -> SamplingRun:
-    """Plan a run that samples with `flow`, check it, and return all that it needs; no models are loaded.
+    """Plan a run that samples with `flow`, check it, and return all that the sampling needs; no models are loaded.
 
-    `values` are settings of the flow. The most tokens of a response are those of the request, or else of the run that
-    trained the model, or else suggested for the data, or else 256; settings in the request replace all of these. `say`
-    receives each note of planning.
+    `values` are settings of the flow. The maximum number of tokens of a response is that of the request, or else of the
+    run that trained the model, or else suggested for the data, or else 256; settings in the request replace all of
+    these. `say` receives each note of planning. Raises SettingError for an invalid setting, PlanError for a plan that
+    does not sample, and the errors of `searched` and `choose_runtime`.
     """
     workload, execution, sampling, rows = request.workload, request.execution, request.sampling, prompts.table.num_rows
     max_tokens = sampling.max_tokens or model.max_tokens or suggested(prompts.source).get("generate.max_tokens", 256)
@@ -195,7 +200,6 @@ def prepare_sampling(
 
 
 def _plan(inputs: FlowInputs, request: Request, model: ModelUnderTest, say: Say) -> PlanResult:
-    """Return a plan for sampling: search one, or use the given plan, of this flow or of another that samples."""
     target, where = request.target, str(request.target)
     plan = plan_of(target)
     question = Request(
@@ -239,11 +243,11 @@ def sample_responses(
 ) -> SamplingEnd:
     """Load the model, sample all responses batch by batch, and return how sampling ended.
 
-    Each batch is written to a file of its own, and these are joined into `out`, unless it is None; `more_facts` are
+    Each batch is written to a file of its own; the files are joined into `out`, unless it is None, with `more_facts`
     added to its metadata. `read(path, failures)` is called with the file of each batch, and with how many responses
-    failed their rule or were unreadable; `show` shows the text that it returns as progress. After an error or an
-    interrupt, the finished batches are joined into a file with another name (see `partial_path`); an error is then
-    raised.
+    failed their rule or were unreadable; `show` receives the number of prompts of the batch, and the text that `read`
+    returns. After an error or an interrupt, the finished batches are joined into `partial_path(out)`. An interrupt is
+    returned; an error is raised, with the prompts of the failed batch in its notes.
     """
     program, table, prompts = run.program, run.prompts.table, 0
     facts_before = {**run.facts, **more_facts}
@@ -291,7 +295,10 @@ TEMPERATURE = 1.0  # where the request names none
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateResult:
-    """Sampled responses, one row each: in `rows` for prompts that are texts, in the file `out` for a data set."""
+    """Sampled responses, one row each: in `rows` for prompts that are texts, in the file `out` for a data set.
+
+    `out` is None without a file, and after an interrupt, when `rows` is empty too.
+    """
 
     rows: tuple[Mapping[str, Any], ...] = ()
     out: Path | None = None
@@ -303,15 +310,17 @@ class GenerateResult:
         return [str(row["response"]) for row in self.rows]
 
     def data(self) -> list[dict[str, Any]]:
-        """Return the rows as data, each with the text of its prompt."""
+        """Return the rows as JSON-compatible data, each with the text of its prompt; empty for a data set."""
         return [dict(row) | {"prompt": row["prompt"][0]["content"]} for row in self.rows]
 
 
 def generate_request(request: Request, say: Say, progress: Progress) -> GenerateResult:
     """Sample responses to the prompts of a request; return them as rows if the prompts are texts.
 
-    They are written to the output file of the request, if it names one. After an interrupt, no rows are returned.
-    Raises UsageError for a data set without an output file, and for texts together with options of a data set.
+    The responses are written to the output file of the request, if it names one. After an interrupt, no rows are
+    returned, and the finished prompts are in `partial_path` of the file. `progress` makes what shows the progress.
+    Raises UsageError for a data set without an output file, for an output file that exists, and for texts together with
+    options of a data set; and the errors of `model_under_test`, `select_prompts` and `prepare_sampling`.
     """
     import pyarrow.parquet as pq
 

@@ -22,10 +22,10 @@ _VOCABULARY = 2**31  # of any tokenizer: here it only decodes
 
 
 def decoder_of(run: RunFolder, node: str, cache: Path, say: Say) -> Decode | None:
-    """Return a function that decodes the tokens that a node of a run sampled, end tokens included.
+    """Return a function from token ids to text, for the tokens that a node of a run sampled, end tokens included.
 
     Nothing is downloaded, because a run's folder may name any model. Returns None if the tokenizer is not on this
-    machine or cannot be read, and tells `say` why.
+    machine or cannot be read, and tells `say` why. An id that the tokenizer does not have becomes U+FFFD.
     """
     models = run.facts().get("models") or {}
     param = next((name for name in models if node == VALIDATION or node.startswith(f"{name}.")), None)

@@ -20,7 +20,10 @@ from flowgraph.serialize.graph import FlatGraph
 
 @dataclass(frozen=True)
 class ModelUnderTest:
-    """A language model to sample from; for a run's model, also the seed, data, rule and lengths of that run."""
+    """A language model to sample from; for a run's model, also the seed, data, rule and lengths of that run.
+
+    `by` is the run's scoring rule, and `max_tokens` the maximum number of tokens of its responses; None if not known.
+    """
 
     name: str
     source: ModelSource
@@ -40,7 +43,8 @@ def model_under_test(request: Request, verb: str) -> ModelUnderTest:
     """Return the model that a request samples from: the saved weights of a run's folder, or a model by name.
 
     `verb` is the name of the command in errors. Raises UsageError if no model is named, for `param` with a model that
-    is not a run's, and if a run has several models and none is chosen; RunFolderError for a run without weights.
+    is not a run's or with an unknown parameter, and if a run has several language models and none is chosen;
+    RunFolderError for a run without weights; ModelError for a model that is not found or is not a language model.
     """
     text, param, cache = request.sampling.subject, request.sampling.param, cache_folder(request.workload.cache)
     if text is None:
@@ -82,7 +86,6 @@ def _of_run(run: RunFolder, param: str | None, cache: Path) -> ModelUnderTest:
 
 
 def _workload(run: RunFolder, facts: Mapping[str, Any]) -> Workload:
-    """Return what a run recorded about its rows."""
     data = next((setting["value"] for setting in run.settings() if setting["name"] == "run.data"), ())
     try:
         saved = saved_request(facts.get("options", {})).workload

@@ -35,7 +35,7 @@ _END_CHARACTERS = 4000  # of a response, in which its answer is looked for
 def metric_names(sources: Collection[str], n: int) -> list[str]:
     """Return the names of all metrics of a check, in order; a name occurs twice if a source is named like a metric.
 
-    `n` is the number of responses to each prompt. More than 64 `sources` have no metrics of their own.
+    `n` is the number of responses to each prompt. If there are more than 64 `sources`, none has metrics of its own.
 
     >>> metric_names(["math"], 2)
     ['eval/accuracy', 'eval/reward', 'eval/pass@2', 'eval/maj@2', 'eval/math', 'eval/math/reward', 'eval/math/pass@2', \
@@ -49,7 +49,10 @@ def metric_names(sources: Collection[str], n: int) -> list[str]:
 
 
 def source_names(table: pa.Table, column: str = "data_source") -> list[str | None]:
-    """Return the name of each row's source in metrics, one printable line; None for null, [] without such a column."""
+    """Return the name of each row's source in metrics, one printable line of at most 100 characters; None for null.
+
+    Empty if the table has no column called `column`.
+    """
     if column not in table.column_names:
         return []
     texts = table.column(column).to_pylist()
@@ -67,11 +70,12 @@ class _Prompt:
 
 
 def held_out_metrics(tables: Sequence[pa.Table]) -> dict[str, float]:
-    """Return the metrics of a check by name, from the tables of its rollout and of its scores.
+    """Return the metrics of a check by name, from two tables: its rollout, and the scores of the same rows.
 
-    Each prompt counts once in a mean over prompts, and pass@k and maj@k are computed up to the fewest responses of a
-    prompt. More than 64 sources have no metrics of their own. A NaN score has no full marks, and makes the mean score
-    NaN. Answers vote by the column `pred` of the scores, or else by `final_answer`.
+    Each prompt counts once in a mean over prompts. pass@k and maj@k are computed for k up to the number of responses of
+    the prompt that has the fewest. If there are more than 64 sources, none has metrics of its own. A response with a
+    NaN score does not have full marks, and makes the mean score NaN. The answers that vote in maj@k are the column
+    `pred` of the scores, or else the `final_answer` of each response. Empty for a check without rows.
     """
     rollout, scores = tables
     sources = source_names(rollout, SOURCE) or [None] * rollout.num_rows
@@ -109,10 +113,11 @@ def _estimates(name: str, prefix: str, prompts: Sequence[_Prompt]) -> dict[str, 
 
 
 def majority_at_k(answers: Sequence[str], scores: Sequence[float], k: int) -> float:
-    """Return the share of votes of `k` answers whose winner has full marks; the most frequent answer wins a vote.
+    """Return maj@k: the share of votes of `k` answers that are won by an answer with full marks.
 
-    Votes are over consecutive parts of `k` answers, so the estimate has no bias, and draws no random numbers; a shorter
-    rest is left out, and ties go to the earliest answer. There must be at least `k` answers.
+    Each `k` consecutive answers hold a vote, and a shorter rest is left out; the estimate draws no random numbers. The
+    most frequent answer wins, the earliest one in a tie, and counts with its first score. Raises StatisticsError for
+    fewer than `k` answers.
 
     Source: Wang et al. 2022 (Self-Consistency), arXiv 2203.11171, section 2.
 
@@ -128,7 +133,7 @@ def majority_at_k(answers: Sequence[str], scores: Sequence[float], k: int) -> fl
 
 
 def final_answer(response: str) -> str:
-    r"""Return the answer of a response, to compare it with others: its last marked text, or else the whole response.
+    r"""Return the answer in a response, in a form to compare: its last marked text, or else the whole response.
 
     A mark is `\boxed{…}`, else a line of `####`, else `<answer>…</answer>`, in the last 4,000 characters. White space,
     commas, dollar signs and full stops at the end are removed.

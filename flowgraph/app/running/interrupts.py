@@ -18,7 +18,11 @@ T = TypeVar("T")
 
 
 class Interrupts:
-    """A context in which a signal raises KeyboardInterrupt; inside `patient`, the first one only sets `asked`."""
+    """A context in which a signal raises KeyboardInterrupt; inside `patient`, the first signal only makes `asked` true.
+
+    The signals are handled only if the context is entered in the main thread. `where` is the run's folder, which is
+    named in the line that `say` receives when a signal is noted. The previous handlers are restored on exit.
+    """
 
     def __init__(self, where: str, say: Callable[[str], None]) -> None:
         self._where, self._say, self._asked, self._patient = where, say, False, False
@@ -26,12 +30,12 @@ class Interrupts:
         self._before: dict[int, Any] = {}
 
     def asked(self) -> bool:
-        """Return whether a signal has asked the run to stop after the current step."""
+        """Return whether a signal has asked the run to stop after the current step; once true, it stays true."""
         return self._asked
 
     @contextmanager
     def patient(self) -> Generator[None]:
-        """Open a context in which the first signal only sets `asked`, so that the current step can finish."""
+        """Open a context in which the first signal only makes `asked` true, so that the current step can finish."""
         self._patient = True
         try:
             yield
@@ -40,9 +44,9 @@ class Interrupts:
 
     @contextmanager
     def kept_from_closing(self, inner: AbstractContextManager[T]) -> Generator[T]:
-        """Enter `inner`, yield its value, and ignore signals while it closes, so that all its processes are ended.
+        """Enter `inner`, yield its value, and ignore signals while `inner` closes, so that all its processes are ended.
 
-        Signals are also ignored while `inner` cleans up after an interrupt of its start.
+        Signals are also ignored while `inner` cleans up after a signal has interrupted its start.
         """
         self._opening = True
         try:

@@ -39,7 +39,7 @@ MAX_LINES = 8  # of differences that an error shows
 
 
 class NotResumableError(RunFolderError):
-    """A run that cannot be resumed, because its flow, rows or weights have changed since it began (exit code 4)."""
+    """A run that cannot be resumed, for example because its flow, rows or weights have changed (exit code 4)."""
 
     exit_code = ExitCode.NOT_RESUMABLE
 
@@ -54,12 +54,13 @@ class SavedRun:
 
 
 def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
-    """Continue the run in folder `path` from its newest checkpoint, and return how it ended.
+    """Continue the run in folder `path` from its newest checkpoint, and return how the run ended.
 
-    It runs up to `request.workload.steps` steps in total, by default as many as the run was to have. The plan or
-    cluster of the request replaces that of the run; by default, the run's saved plan is used. A flow in the request
-    replaces the run's flow, and must be equal to it. A run that is finished is reported and not continued. Raises
-    NotResumableError if the flow, rows or weights have changed, RunFolderError for a folder that is not a run folder.
+    The run has `request.workload.steps` steps in total, by default as many as planned. The plan or cluster of the
+    request replaces the run's saved plan. A flow in the request replaces the run's flow, and must be equal to it. A run
+    without a checkpoint starts again from its first step; a finished run is reported and not continued. Raises
+    RunFolderError for a folder that is not a run folder, or that another process uses; NotResumableError if the flow,
+    rows or weights have changed; UsageError for fewer steps than are done; and the errors of `prepare_run`.
     """
     if isinstance(request.target.plan, Path):
         request = request.changed(plan=request.target.plan.absolute())
@@ -154,7 +155,6 @@ def _resume(saved: SavedRun, steps: int, changes: Request, copies: Path, observe
 
 
 def _files_changed(saved: SavedRun) -> list[str]:
-    """Return which of the files with the run's rows have changed, with both hashes."""
     return list(file_mismatches(Path(), saved.facts["data"].get("files", {})))
 
 

@@ -26,10 +26,10 @@ MAX_NODES = 4  # whose seconds are in the picture, the slowest
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
-    """Return a row for each run in a folder, newest first: its folder, flow, status, steps, start, reward and accuracy.
+    """Return a row for each run in a folder, newest first: its path, flow, status, steps, start, reward and accuracy.
 
-    The status of a run with damaged files is `damaged`, with the reason, and its other values are empty. A reward or an
-    accuracy that a run does not have is None.
+    The status of a run with damaged files is `damaged`, with the reason; its other values are None, and its start is
+    "". The reward and accuracy are the last recorded ones, None if the run has none.
     """
     rows = list[dict[str, Any]]()
     for file in folder.glob("*/run.json"):
@@ -57,7 +57,8 @@ def list_runs(folder: Path) -> list[dict[str, Any]]:
 def curves_of(run: RunFolder) -> dict[str, Points]:
     """Return the points (step, value) of each metric of a run, in recorded order, by name.
 
-    Tokens per second (`tokens_per_s`) and seconds of a step (`step_s`) are included.
+    Tokens per second (`tokens_per_s`) and seconds of a step (`step_s`) are among them. Raises RunFolderError for bad
+    lines.
     """
     curves = defaultdict[str, Points](list)
     for line in run.metrics():
@@ -88,11 +89,11 @@ class RunReport:
 
     @property
     def headlines(self) -> dict[str, str]:
-        """Return the short names of the run's headline metrics, by full name."""
+        """Return the short names of the run's headline metrics, by full name, with held-out accuracies first."""
         return short_metric_names(_lead(self.facts, self.curves))
 
     def data(self) -> dict[str, Any]:
-        """Return the report as JSON-compatible data, with the first and last point of each metric."""
+        """Return the report as JSON-compatible data, with only the first and the last point of each metric."""
         metrics = {name: {"first": points[0], "last": points[-1]} for name, points in self.curves.items()}
         report = {"run": dict(self.facts), "metrics": metrics, "nodes_s": dict(self.nodes_s)}
         return report | {"peaks": [dict(peak) for peak in self.peaks], "curves": str(self.drawn)}
@@ -101,7 +102,7 @@ class RunReport:
 def report_run(path: Path) -> RunReport:
     """Return the report of a run's folder, and write its curves to `curves.svg` in that folder.
 
-    Raises RunFolderError for a folder that is not a run folder, and UsageError if the picture cannot be written.
+    Raises RunFolderError for a folder without a run or a damaged one, UsageError if the picture cannot be written.
     """
     run = RunFolder.open(path)
     picture, drawn = curves_picture(run), run.path / "curves.svg"
@@ -124,7 +125,10 @@ def report_run(path: Path) -> RunReport:
 
 
 def curves_picture(run: RunFolder) -> Curves:
-    """Return the picture of a run's curves: its headline metrics, then the seconds of its four slowest nodes."""
+    """Return the picture of a run's curves: its headline metrics, then the seconds of its four slowest nodes.
+
+    Raises RunFolderError if the run's files cannot be read.
+    """
     facts, curves = run.facts(), curves_of(run)
     lead = _lead(facts, curves)
     names, units = (
@@ -149,7 +153,7 @@ def _lead(facts: Mapping[str, Any], curves: Mapping[str, Points]) -> list[str]:
 
 
 def eval_headlines(names: Collection[str]) -> list[str]:
-    """Return the metrics of held-out checks to lead with: the accuracy, and that of each source if there are several.
+    """Return the headline metrics of held-out checks: the accuracy, and that of each source if there are several.
 
     >>> eval_headlines(["eval/accuracy", "eval/reward", "eval/a", "eval/a/reward", "eval/b", "eval/b/reward"])
     ['eval/accuracy', 'eval/a', 'eval/b']
@@ -170,9 +174,9 @@ def _node_seconds(run: RunFolder) -> dict[str, float]:
 
 
 def short_metric_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the short name of each metric, without the name of its node, by its full name.
+    """Return the short name of each metric, without the name of its node, by full name.
 
-    If two short names would be equal, both metrics keep their full names.
+    If two short names would be equal, both metrics keep their full names; `eval/…` is never shortened.
 
     >>> short_metric_names(["policy.update.loss", "critic.update.loss", "eval/accuracy", "score.reward"]).values()
     dict_values(['policy.update.loss', 'critic.update.loss', 'eval/accuracy', 'reward'])
@@ -204,19 +208,22 @@ class RunTrace:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a note if the plan has no forecast; empty otherwise."""
+        """Return a note if the plan has no forecast of seconds; empty otherwise."""
         return ("the plan forecasts no seconds: only what was measured is shown",) if self.plan.step is None else ()
 
     @property
     def tasks(self) -> tuple[TaskComparison, ...]:
-        """Return the forecast and the measurement of each task.
+        """Return the forecast and the measurement of each task, and then of the whole step.
 
-        Measured seconds are the median over all steps; measured bytes are the highest peak.
+        Measured seconds are the median over all steps; measured bytes are the highest peak on a device.
         """
         return tuple(compare_tasks(self.plan, self.measured))
 
     def trace(self, steps: int) -> dict[str, Any]:
-        """Return the last `steps` measured steps as a Chrome trace, with the forecast steps if they are known."""
+        """Return the last `steps` measured steps as a Chrome trace, next to the forecast of as many steps.
+
+        The forecast is left out if the plan does not forecast the seconds of every task.
+        """
         last, step = self.measured[-steps:], self.plan.step
         events = measured_events(last, 2)
         if step is not None and all(task.seconds is not None for task in step.tasks):
@@ -226,7 +233,10 @@ class RunTrace:
 
 
 def read_trace(path: Path) -> RunTrace:
-    """Return the measured steps of a run's folder, with its plan. Raises RunFolderError if nothing was measured."""
+    """Return the measured steps of a run's folder, with its plan.
+
+    Raises RunFolderError for a folder without a run or without a measured step, PlanError for an unreadable plan.
+    """
     run = RunFolder.open(path)
     measured, plan = read_measured(run.path), read_plan(run.path / "plan.json")
     if not measured:
@@ -237,8 +247,8 @@ def read_trace(path: Path) -> RunTrace:
 def compare_tasks(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskComparison]:
     """Yield the forecast and measured seconds and bytes of each measured task, and then of the whole step.
 
-    Measured seconds are the median over `steps`, and measured bytes the highest peak. A replayed run, in which recorded
-    nodes do not run, is compared with the forecast of the whole run.
+    Measured seconds are the median over `steps`, and measured bytes the highest peak on a device. Unknown values are
+    None. In a replayed run recorded nodes do not run, but its step is compared with the forecast of all nodes.
     """
     forecast = plan.step.tasks if plan.step is not None else ()
     forecast_peaks = highest_peaks(plan.forecast)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def checkpoints_of(folder: RunFolder, keep: int = 2) -> Checkpoints:
-    """Return the checkpoints of a run, in `checkpoints` in its run folder; the newest `keep` of them stay on disk."""
+    """Return the checkpoints of a run, in the folder `checkpoints`; the newest `keep` of them stay on disk."""
     return Checkpoints(folder.path / "checkpoints", keep, folder.facts()["id"])
 
 
@@ -40,8 +40,8 @@ def checkpoint_saver(
 ) -> Saver:
     """Return the saver that writes the checkpoints of a run.
 
-    `start` is the number of steps that are saved already. Remains of unfinished checkpoints are removed. The weights of
-    the best checkpoint are also saved in the folder `best`, as transformers loads them.
+    `start` is the number of steps that are saved already. The call removes the remains of unfinished checkpoints. The
+    saver also writes the weights of the best checkpoint to the folder `best`, as transformers loads them.
     """
     checkpoints = checkpoints_of(folder, ready.request.training.keep)
     checkpoints.sweep()
@@ -82,7 +82,7 @@ def checkpoint_saver(
 def save_weights(ready: PreparedRun, executor: Executor, target: Path) -> None:
     """Save the newest weights of each carried model in `target`/PARAM, in the form that transformers loads.
 
-    An existing folder `target` is replaced. A folder beside it is filled first, and then renamed.
+    An existing folder `target` is replaced, but only after the new weights are complete in a folder next to it.
     """
     draft, graph = target.with_name(f"{target.name}.part"), ready.inputs.graph
     shutil.rmtree(draft, ignore_errors=True)
@@ -109,7 +109,7 @@ def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) ->
 
 
 def report_changes(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> None:
-    """Report with `say` what software and hardware differ from a checkpoint's, and how exactly the run continues."""
+    """Report to `say` how software and hardware differ from a checkpoint's, and how exactly the run will continue."""
     plan = ready.job.program.plan
     changed = differences(checkpoint.state().get("software", {}), fingerprint(plan, ready.chosen.threads))
     for line in changed:

@@ -50,7 +50,7 @@ class RuntimeChoice:
 
 @dataclass(frozen=True)
 class OpenedRuntime:
-    """The opened places of a program, the loaded models, and the seconds that each part of loading took."""
+    """The opened places where tasks run, facts about the loaded models, and the seconds of each part of loading."""
 
     places: Places
     models: LoadedModels
@@ -60,10 +60,10 @@ class OpenedRuntime:
 def choose_runtime(plan: Plan, where: Execution, shapes: Mapping[str, ModelShape]) -> RuntimeChoice:
     """Return where a plan runs: the runtime, the address of a Ray cluster, and the threads of each process.
 
-    It runs in this process if it uses one device, else on Ray, unless `where` says otherwise. By default, processes
+    A plan of one device runs in this process, other plans on Ray, unless `where` says otherwise. By default, processes
     share the cores of this machine, or have one thread if all models have fewer than 5 million parameters; `shapes` are
-    the models' sizes. Raises UsageError for options that contradict each other, and ResourceError if this machine lacks
-    what the plan needs.
+    the models' sizes. Raises UsageError for an unknown runtime and for options that contradict each other, and
+    ResourceError if the plan runs on this machine, which lacks what the plan needs.
     """
     if where.runtime is not None and where.runtime not in RUNTIMES:
         raise UsageError(f"no runtime `{where.runtime}`", where="--runtime", hint=f"known: {', '.join(RUNTIMES)}")
@@ -85,8 +85,7 @@ def choose_runtime(plan: Plan, where: Execution, shapes: Mapping[str, ModelShape
 def refuse_other_machine(plan: Plan) -> None:
     """Raise ResourceError for a plan that needs several machines, or more memory or GPUs than this machine has.
 
-    The memory of its CPU devices must not exceed this machine's, and their forecast peaks must not exceed the free
-    memory.
+    The memory of the plan's CPU devices must not exceed this machine's, nor their forecast peaks the free memory.
     """
     machines = sorted({name for pool in plan.pools for name, _ in pool.devices})
     if len(machines) > 1:
@@ -141,8 +140,9 @@ def open_runtime(
     """Open a context with the runtime of a program, ready to run any of `graphs`: started places and loaded models.
 
     `chosen` is the result of `choose_runtime`, and `models` describes what to load. A user's files, such as the flow's
-    `file`, are copied for workers of Ray. Everything that was started is ended on exit, also after an error. Remains of
-    killed runs are removed first.
+    `file`, are copied for workers of Ray. `profiles` are the steps to profile; `say` receives progress messages. All
+    that was started is ended on exit, also after an error. Remains of killed runs are removed first. Raises WorkerError
+    for a server or worker that does not start, and ModelError for a model that cannot be loaded.
     """
     deadlines, limits_s = Deadlines.of(program.plan), dict[str, float]()  # of the samples of a step, on servers
     for task in program.tasks:
@@ -237,9 +237,9 @@ def _on_ray(
 
 
 def stage_user_files(file: FlowFile, graphs: Sequence[Graph], folder: Path) -> Flows:
-    """Copy a user's files into `folder`, and return the flows with paths that workers can read there.
+    """Copy a user's files into `folder`, and return the flows as texts whose paths workers can read there.
 
-    The files are the flow's file and the files of functions that settings of nodes name as `path.py:name`; such
+    The copied files are the flow's file and the files of functions that settings of nodes name as `path.py:name`; such
     settings are changed to name the copy. A shipped flow, or one of an installed package, is not copied.
     """
     from flowgraph.runtime.ray.code_shipping import stage
@@ -289,7 +289,7 @@ def read_attached(path: Path, homes: Iterable[Home]) -> Mapping[str, tuple[Attac
 
     The file has the form `{"policy": [{"url": "http://127.0.0.1:30000", "key": "…", "admin_key": "…"}]}`. `homes` are
     the copies of weights that the plan has. Raises UsageError for a file that cannot be read or has another form, for a
-    model that no engine with servers hosts, and for a number of servers other than its data ranks.
+    model that no engine with servers hosts, and for a number of servers that differs from the model's data ranks.
     """
     where = f"--attach {path}"
     try:

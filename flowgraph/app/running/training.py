@@ -70,9 +70,10 @@ class Observers:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """How a run ended, and its folder; the folder is None if the run stopped before it began.
+    """How a run ended, and its folder; `folder` is None if the run stopped before it began.
 
-    `saved` says whether the newest weights are in the folder. `error` is the failure of a run that can be resumed.
+    `saved` says whether the newest weights are in the folder. `error` is the failure of a run that can be resumed or
+    started again; None if it did not fail. `notes` are the lines that were reported during the run.
     """
 
     folder: Path | None
@@ -85,17 +86,23 @@ class RunResult:
 
     @property
     def plan(self) -> Plan:
-        """Return the plan of the run."""
+        """Return the plan that the run's folder has. Raises RunFolderError if the run stopped before it began."""
         return Plan.from_json(RunFolder.open(self.path).text("plan.json"), f"{self.path}/plan.json")
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the recorded numbers of the run, one mapping for each step."""
+        """Return the lines of the run's `metrics.jsonl`: a mapping for each step, with its number, metrics and seconds.
+
+        Raises RunFolderError if the run stopped before it began.
+        """
         return list(RunFolder.open(self.path).metrics())
 
     @property
     def weights(self) -> dict[str, Path]:
-        """Return the folder of the newest weights of each model parameter, in the format of `transformers`."""
+        """Return the folder of the last saved weights of each model parameter, as transformers loads them.
+
+        Empty if the run saved none. Raises RunFolderError if the run stopped before it began.
+        """
         return {path.name: path for path in sorted((self.path / "weights").glob("*")) if path.is_dir()}
 
     @property
@@ -121,7 +128,7 @@ def run_flow(request: Request, observers: Observers) -> RunResult:
     """Check a request, then load the models, train, and save the weights; return how the run ended.
 
     The run is recorded in the folder `output.out` of the request, by default the next unused `runs/FLOW-N`. Raises the
-    errors of `prepare_run`, and RunFolderError if the folder exists.
+    errors of `request_with_flow`, `prepare_run` and `train_and_record`, and RunFolderError if the folder exists.
     """
     request = request_with_flow(request)
     ready = prepare_run(request, observers.say)
@@ -131,10 +138,9 @@ def run_flow(request: Request, observers: Observers) -> RunResult:
 
 
 def request_with_flow(request: Request) -> Request:
-    """Return a request whose flow is that of its plan if it names no flow; other requests are returned unchanged.
+    """Return a request that names a flow: a request that names only a plan gets the plan's flow, others stay unchanged.
 
-    Raises UsageError for a request with neither a flow nor a plan, PlanError for a plan that does not record its flow
-    or that cannot run here.
+    Raises UsageError without a flow and a plan, PlanError for a plan that does not record its flow or cannot run here.
     """
     plan, where = plan_of(request.target), str(request.target)
     if plan is None:
@@ -155,9 +161,9 @@ def request_with_flow(request: Request) -> Request:
 def prepare_run(request: Request, say: Say) -> PreparedRun:
     """Check a request, make its plan, and return all that the run needs; no models are loaded.
 
-    `say` receives each note of planning. Raises UsageError for arguments that contradict each other, and for a plan
-    without rows to train on; PlanError for a plan with engines that cannot run here; and the errors of planning and of
-    `choose_runtime`.
+    `say` receives each note of planning. Raises UsageError for arguments that contradict each other, for a plan without
+    rows to train on, and for a flow that workers of Ray cannot find by its name; PlanError for a plan with engines that
+    cannot run here; and the errors of `planned_for`, `refuse_what_cannot_run`, `choose_runtime` and `held_out_check`.
     """
     workload, execution, where = request.workload, request.execution, str(request.target)
     _ = trackers(request.training.log or ""), _profiled(request)  # each refuses what it cannot do
@@ -213,11 +219,12 @@ def train_and_record(
     observers: Observers,
     checkpoint: Checkpoint | None = None,
 ) -> RunResult:
-    """Train a prepared run, from `checkpoint` if it is given, and return how the run ended.
+    """Train a prepared run, from `checkpoint` if there is one, and return how the run ended.
 
     `begun` writes the first files of the folder. The status is recorded in the folder, also if the run is interrupted
-    or fails. A folder is removed if the run is interrupted before it began. An error is returned in the result if the
-    run can be resumed or started again, and raised otherwise.
+    or fails; the folder is removed if that happens before the run began. The first interrupt stops the run after the
+    current step, a second one at once. A full disk, or a failed worker of a run that can be resumed, is returned as the
+    result's `error`; any other error is raised.
     """
     notes = list[str]()
 
@@ -260,7 +267,6 @@ def train_and_record(
 
 
 def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
-    """Report how a run failed; return its finished steps if it can be resumed or started again, else None."""
     hint, steps_done = "", 0
     if folder.begun:
         with contextlib.suppress(OSError):  # the disk may be what failed
@@ -285,7 +291,6 @@ def resume_hint(folder: RunFolder) -> str:
 def _train(
     ready: PreparedRun, folder: RunFolder, interrupts: Interrupts, observers: Observers, checkpoint: Checkpoint | None
 ) -> int:
-    """Load the models, train, and save the weights; return the number of finished steps."""
     graph, job, start = ready.inputs.graph, ready.job, checkpoint.steps if checkpoint is not None else 0
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
     profiles = Profiles(folder.path.absolute(), _profiled(ready.request))
@@ -324,7 +329,7 @@ def _train(
 def write_initial_files(ready: PreparedRun, folder: RunFolder) -> None:
     """Write the first files of a run's folder, before models are loaded.
 
-    These are the flow's source and graph, its settings, the plan, pictures of both, and the facts that `resume` needs.
+    These are the flow's source and graph, its settings, the plan, diagrams of both, and the facts that `resume` needs.
     """
     from importlib.metadata import version
 

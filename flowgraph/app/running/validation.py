@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
     """Return the check of held-out prompts: responses of the first trained policy, scored by the flow's rule.
 
-    A flow without a rule that scores by the server of a model uses that for the check too. Returns None without
-    held-out prompts, if checks are disabled, or no policy is trained. Raises UsageError if the run keeps the best
-    checkpoint by a metric that the check does not have, DataError if two metrics would have one name, RuleError for
-    held-out rows that cannot be scored.
+    A flow without a rule that scores by the server of a model uses this server for the check too. Returns None without
+    held-out prompts, if `eval_every` is 0, or if no policy is trained. Raises UsageError if `keep_best` names a metric
+    that the check does not have, or if no checks or checkpoints are made; DataError for a held-out file without rows,
+    and if two metrics would have one name; RuleError for held-out rows that cannot be scored.
     """
     flow, held_out, training = inputs.graph, inputs.data.held_out, request.training
     trained = {node.root for node in flow.nodes}
@@ -85,7 +85,6 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
 
 
 def _refuse_unscorable(held_out: pa.Table, rows: Sequence[int], rule: str, name: str) -> None:
-    """Raise RuleError for `rows` that a model would score, and for any held-out row without a rule or ground truth."""
     for index in rows if rule == "data" and "reward_model" in held_out.column_names else ():
         if is_for_a_model(held_out.select(["reward_model"]).slice(index, 1).to_pylist()[0]):
             hint = "--eval-every 0, or score with remote_reward or remote_judge, which a check can use too"
@@ -95,7 +94,10 @@ def _refuse_unscorable(held_out: pa.Table, rows: Sequence[int], rule: str, name:
 
 
 def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:
-    """Return the indices of up to `limit` rows to check: the first of each `data_source`, as equal in number as can be.
+    """Return the ascending indices of up to `limit` rows to check: the first rows of each `data_source`, equally many.
+
+    A source with fewer rows than its share leaves the rest to the others. Without the column `data_source`, these are
+    the first rows of the table.
 
     >>> import pyarrow as pa
     >>> check_rows(pa.table({"data_source": ["a", "a", "a", "b"]}), 3)
@@ -111,7 +113,6 @@ def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:
 
 
 def _refuse_metrics(graph: Graph, sources: Collection[str], data: str, request: Request) -> None:
-    """Raise DataError for two metrics of one name, and UsageError for `--keep-best` with an unknown metric."""
     training, overall = request.training, metric_names((), request.training.eval_n)
     names = metric_names(sources, training.eval_n)
     counts = Counter(

@@ -53,9 +53,10 @@ def fit(
 
 
 def print_plan(result: app.PlanResult, out: Path | None, *, top: int = 5, as_json: bool) -> None:
-    """Print a plan, with at most `top` of the plans that the search found, and write it to `out` unless that is None.
+    """Print a plan, with at most `top` of the plans that the search found; write it to `out` unless `out` is None.
 
-    With `as_json`, JSON is printed. The seconds of the search and the name of the file go to stderr.
+    With `as_json`, prints JSON. The search's seconds and the file's name go to stderr. Raises UsageError for a bad
+    file.
     """
     write(out, result.to_json())
     if result.search is not None:

@@ -57,7 +57,7 @@ def observers() -> app.Observers:
 
 
 def exit_code(result: app.RunResult) -> ExitCode:
-    """Return the exit code for the result of a run, after printing the run's folder if its newest weights are saved."""
+    """Return the exit code for the result of a run; print the run's folder if its newest weights are saved there."""
     if result.saved:
         say(result.folder)
     return EXIT_CODES[result.status]
