@@ -65,14 +65,12 @@ def opened(ray_session: Callable[[], Session], model_cache: Path) -> Iterator[Ca
         yield opened
 
 
+@pytest.mark.slow(group="faults")
 @pytest.mark.parametrize(
     ("name", "who", "doing", "at"),
     [
         ("beside_a_model", "rank 0 of pool `train`", "waits_beside_a_model (policy.train), step 1", "train"),
-        pytest.param(
-            *("on_the_host", "a host process", "waits_on_the_host (host), step 1", "host process"),
-            marks=pytest.mark.slow(group="faults"),
-        ),
+        ("on_the_host", "a host process", "waits_on_the_host (host), step 1", "host process"),
     ],
 )
 def test_a_task_that_never_ends_is_named_with_what_its_process_is_at(

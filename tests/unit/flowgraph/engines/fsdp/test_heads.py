@@ -23,7 +23,7 @@ from flowgraph.models import lora, resolve, tiny
 from flowgraph.models.heads import head_names, with_head
 from tests.looped import looped
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow(group="shards")]
 
 Told = list[dict[str, Any]]
 LIMIT = 1e-5
