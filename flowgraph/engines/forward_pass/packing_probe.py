@@ -40,9 +40,9 @@ GIVES: Mapping[Head, tuple[str, ...]] = {
 def choose_packing(model: Any, *, half: bool = False) -> Packing | None:
     """Return how a model runs on packed tokens, or None if it needs padded batches (`padding_reason` says why).
 
-    The first call runs the model a few times on about ten tokens, without gradients; all ranks that share a sharded
-    model must make it. The model is unchanged, and later calls return the first result. `half` means that passes will
-    compute in bfloat16, whatever the dtype of the weights.
+    The first call runs the model several times on about ten tokens, without gradients; all ranks of a sharded model
+    must make this call. Later calls return the first result. `half` means that passes will compute in bfloat16 on a
+    GPU, whatever the dtype of the weights.
     """
     if model not in CHOSEN:
         device = next(model.parameters()).device.type
@@ -52,10 +52,10 @@ def choose_packing(model: Any, *, half: bool = False) -> Packing | None:
 
 
 def padding_reason(model: Any) -> str:
-    """Return a sentence that explains why a model needs padded batches, or "" if it can run on packed tokens.
+    """Return a sentence that says why a model needs padded batches, or "" if it can run on packed tokens.
 
     The first call for a model runs it on a few tokens, as `choose_packing` does; all ranks of a sharded model must make
-    that call.
+    this call.
     """
     choose_packing(model)
     return CHOSEN[model][1]
