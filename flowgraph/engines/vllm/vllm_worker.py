@@ -147,7 +147,7 @@ class Weights:
 
     @errors_as_results
     def flowgraph_about(self) -> dict[str, Any]:
-        """Return the server's `device`, `precision`, `tensor` (parallel degree), model `folder`, and `sleeps` (sleep mode)."""
+        """Return the server's `device`, `precision`, `tensor` degree, model `folder`, and `sleeps` (sleep mode)."""
         config = self.vllm_config
         return {
             "device": str(config.device_config.device_type),

@@ -56,7 +56,7 @@ class Qwen2(Gated):
     sliding_window: int | None = 4096
 
     def windowed(self) -> int:
-        """Return the number of layers that have a window; 0 unless `use_sliding_window`."""
+        """Return the number of layers that have a window; 0 unless config.json sets `use_sliding_window`."""
         return super().windowed() if self.use_sliding_window else 0
 
     def _has_window(self, layer: int) -> bool:

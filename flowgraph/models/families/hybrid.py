@@ -72,11 +72,9 @@ class DeltaNet(Decoder):
         return qkv + linear(self.queries, hidden, bias=bias) + vector(2 * self.head_size)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers, and the delta-network layers with their states.
-
-        For each token and head, a delta network decays the state [key, value], reads it with the key, adds an outer
-        product, and reads it with the query.
-        """
+        """Return the attention layers, and the delta-network layers with their states; empty groups are left out."""
+        # For each token and head, a delta network decays the state [key, value], reads it with the key, adds an outer
+        # product, and reads it with the query.
         delta, matrices = self._delta_layers, self._values * self.linear_key_head_dim
         state = matrices + self._convolved * (self.linear_conv_kernel_dim - 1)
         full = grouped_query_attention(
@@ -171,10 +169,8 @@ class NemotronH(Sparse):
         return matrix(hidden, self.num_experts) + plain_mlp(hidden, self._shared_width(), bias=bias) + latent
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers, and the Mamba-2 layers with their states.
-
-        For each token, Mamba-2 adds an outer product to the state, and reads it once.
-        """
+        """Return the attention layers, and the Mamba-2 layers with their states; empty groups are left out."""
+        # For each token, Mamba-2 adds an outer product to the state, and reads it once.
         count, state = self.hybrid_override_pattern.count, self._inner * self.ssm_state_size
         full = grouped_query_attention(count("*"), self.num_attention_heads, self.kv_heads, self.head_size)
         return nonempty(full, Recurrent(count("M"), state + self._convolved * (self.conv_kernel - 1), 2 * state))

@@ -25,7 +25,7 @@ class Latent(SharedExperts):
 
     @property
     def head_size(self) -> int:
-        """Return the width of a query in one attention head."""
+        """Return the width of a query in one attention head: the part without positions and the rotated part."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
@@ -48,7 +48,7 @@ class Latent(SharedExperts):
         return queries + down + up + linear(heads * self.v_head_dim, hidden, bias=bias)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers, with their latent caches."""
+        """Return the attention layers, each with a cache of one latent vector and a rotated part per token."""
         return (Attention(self.num_hidden_layers, self._products, self._cached),)
 
 
@@ -71,7 +71,7 @@ class Indexed(Latent):
     indexer_types: tuple[str, ...] | None = None
 
     def body(self) -> Tensors:
-        """Return the parameter counts of the decoder without embedding and head; indexes are included."""
+        """Return the parameter counts of the decoder without embedding and head, including the indexes."""
         index = linear(self.q_lora_rank or self.hidden_size, self.index_n_heads * self.index_head_dim)
         index += linear(self.hidden_size, self.index_head_dim) + linear(self.hidden_size, self.index_n_heads)
         return super().body() + self._indexes() * (index + vector(2 * self.index_head_dim))
@@ -80,7 +80,10 @@ class Indexed(Latent):
         return self.num_hidden_layers if self.indexer_types is None else self.indexer_types.count("full")
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers: those with an index, and those that share the selection of another layer."""
+        """Return the attention layers: a group with an index, and a group that shares the selections of the first.
+
+        An empty group is left out.
+        """
         layers, scan = self._indexes(), self.index_n_heads * self.index_head_dim
         searching = Attention(
             layers, self._products, self._cached + self.index_head_dim, picks=self.index_topk, scan=scan
@@ -147,7 +150,7 @@ class DeepseekV4(SharedExperts):
         return super()._ends() + matrix(self.hc_mult, self.hc_mult * self.hidden_size) + vector(self.hc_mult + 1)
 
     def body(self) -> Tensors:
-        """Return the parameter counts of the decoder without embedding and head."""
+        """Return the parameter counts of the decoder without embedding and head, including compressors and indexes."""
         total = super().body()
         for ratio in filter(None, self._ratios()):
             if not self._indexed(ratio):
@@ -160,7 +163,7 @@ class DeepseekV4(SharedExperts):
         return total
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention of all layers: the windows, and the compressed caches in groups with the same ratio."""
+        """Return the attention of all layers: first the windows, then the compressed caches, by ascending ratio."""
         ratios, size, index = self._ratios(), self.head_size, self.index_head_dim
         products, scan = 2 * self.num_attention_heads * size, self.index_n_heads * index
         mixers = [Attention(len(ratios), products, size, self.sliding_window)]

@@ -33,9 +33,9 @@ class Sparse(Decoder):
 
     @property
     def width(self) -> int:
-        """Return the hidden width of an MLP without experts.
+        """Return the hidden width of an MLP in a layer without experts.
 
-        If config.json has none, return the total width of the experts that a token uses.
+        If config.json has no such width, return the total width of the experts that a token uses.
         """
         return self.intermediate_size or self.num_experts_per_tok * self.expert_width + self._shared_width()
 
@@ -64,7 +64,7 @@ class Sparse(Decoder):
         return sparse * experts + (self.num_hidden_layers - sparse) * self._mlp()
 
     def experts(self) -> Experts:
-        """Return a description of the experts; `count` is 0 if no layer has any."""
+        """Return the number and sizes of the experts; `count` is 0 if no layer has any."""
         sparse = self._sparse_layers()
         if not sparse:
             return Experts()
@@ -144,7 +144,7 @@ class Qwen2Moe(BiasedAttention, QwenSharedMoe):
     sliding_window: int | None = 4096
 
     def windowed(self) -> int:
-        """Return the number of layers that have a window; 0 unless `use_sliding_window`."""
+        """Return the number of layers that have a window; 0 unless config.json sets `use_sliding_window`."""
         return super().windowed() if self.use_sliding_window else 0
 
     def _has_window(self, layer: int) -> bool:
