@@ -87,10 +87,7 @@ class Calibration(Data):
 
     @classmethod
     def from_json(cls, text: str, where: str = "calibration") -> Calibration:
-        """Return the calibration that a JSON text describes; `where` is the file's name in errors.
-
-        Raises DataError, with the place of the fault, if the text is not JSON or not a calibration.
-        """
+        """Return the calibration in a JSON text; raise DataError, with the file's name `where`, for any other text."""
         hint = "`calibrate RUN -o FILE` writes a calibration"
         try:
             return json_as(cls, text)

@@ -100,7 +100,7 @@ class Cluster(Data):
         return self
 
     def device(self, node: str, index: int) -> Device | None:
-        """Return the device at `index`, from 0, of the node with this name; None if there is no such node or device."""
+        """Return the device at `index`, from 0, of the node with this name; None if either does not exist."""
         devices = self._devices.get(node, ())
         return devices[index] if 0 <= index < len(devices) else None
 

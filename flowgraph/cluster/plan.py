@@ -65,7 +65,7 @@ class Layout(Data):
 
     @property
     def shards(self) -> int:
-        """Return the number of devices over which full sharding splits a copy of the weights; 1 without full sharding."""
+        """Return the number of devices over which full sharding splits a copy of the weights; otherwise 1."""
         return max(1, self.data * self.sequence // self.replicas) if self.sharding == "full" else 1
 
     @property
@@ -301,10 +301,7 @@ class Plan(Data):
         return mimebundle(self)
 
     def used(self) -> list[Device]:
-        """Return the devices of all pools, pool by pool; devices that the cluster lacks are left out.
-
-        A device that is in several pools appears several times.
-        """
+        """Return the devices of all pools that the cluster has, pool by pool; one in several pools is repeated."""
         devices = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
         return [device for device in devices if device is not None]
 
@@ -314,8 +311,6 @@ class Plan(Data):
 
 
 def _keys_at(place: Sequence[int | str]) -> list[str]:
-    """Return the valid keys in place of the last step of `place`."""
-
     def data_in(annotation: Any) -> type[Data] | None:
         if isinstance(annotation, type) and issubclass(annotation, Data):
             return annotation

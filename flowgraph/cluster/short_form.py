@@ -123,7 +123,6 @@ def _split(text: str, models: Mapping[str, Device]) -> tuple[str, str | None] | 
 
 
 def _device(kind: str, memory_bytes: int | None, models: Mapping[str, Device]) -> Device:
-    """Return a device of a kind; `memory_bytes` replaces the memory of a model."""
     if kind in models:
         return models[kind] if memory_bytes is None else models[kind].model_copy(update={"memory_bytes": memory_bytes})
     assert memory_bytes is not None, "a device without a model has its memory in the text"

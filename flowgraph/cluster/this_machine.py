@@ -105,7 +105,6 @@ def _groups(root: Path, membership: Path) -> Iterator[tuple[Path, Names]]:
 
 
 def _read(file: Path) -> str:
-    """Return the text of a file, "" if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError:

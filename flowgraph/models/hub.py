@@ -59,10 +59,7 @@ def cached_tokenizer(name: str) -> Path | None:
 
 
 def reach(name: str, endpoint: str | None = None) -> None:
-    """Raise ModelError if the hub does not answer within 5 seconds, or if it does not have the model `name`.
-
-    `endpoint` is another address of the hub.
-    """
+    """Raise ModelError if the hub at `endpoint` does not answer within 5 seconds, or lacks the model `name`."""
     client = hub_client()
     with _reaching(name):
         try:

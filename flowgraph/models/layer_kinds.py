@@ -29,8 +29,6 @@ class Attention:
     def cache_numbers(self, context_tokens: int) -> int:
         """Return the number of elements (not bytes) in the KV cache of one sequence, over all these layers.
 
-        `context_tokens` is the length of the sequence; an incomplete group of `stride` tokens has no entry.
-
         >>> Attention(2, 64, 16, window=128).cache_numbers(1000)
         4096
         """
@@ -63,10 +61,7 @@ class Recurrent:
     products: int
 
     def cache_numbers(self, context_tokens: int) -> int:
-        """Return the number of elements (not bytes) in the states of one sequence, in all these layers.
-
-        This is 0 if `context_tokens` is 0, and otherwise does not depend on it.
-        """
+        """Return the number of elements (not bytes) in the states of one sequence, in all layers; 0 without context."""
         return self.layers * self.state * (context_tokens > 0)
 
     def pass_products(self, tokens: int, pairs: int) -> int:

@@ -46,10 +46,7 @@ def hub_client() -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Generator[None]:
-    """Suppress warnings, log messages and progress bars of transformers and the hub client inside the `with` block.
-
-    This applies to the whole process; the earlier settings are restored afterwards.
-    """
+    """Suppress warnings, logs and progress bars of transformers and the hub client, process-wide, in a `with` block."""
     logging: Any = import_module("transformers.utils.logging")
     hub: Any = import_module("huggingface_hub.utils.tqdm")
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

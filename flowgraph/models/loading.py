@@ -212,10 +212,7 @@ def digest(model: Model) -> str:
 
 
 def chat_tokenizer(source: ModelSource, cache: Path, say: Callable[[str], None]) -> ChatTokenizer:
-    """Return a model's tokenizer for chats, without loading the weights; a missing model is downloaded first.
-
-    Raises ModelError if the download fails or the tokenizer cannot be used.
-    """
+    """Return a model's chat tokenizer, after downloading a missing model; raise ModelError if this fails."""
     if source.kind == "tiny":
         return ChatTokenizer(tiny.build(0, source.size)[1])
     return ChatTokenizer(read_tokenizer(folder_of(source, cache, say), shape(source).vocabulary)[0])

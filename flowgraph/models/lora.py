@@ -64,7 +64,7 @@ def trained_names(model: Model) -> frozenset[str]:
 
 
 def set_trainable(model: Model, trainable: bool) -> None:
-    """Set `requires_grad` of the parameters that updates change to `trainable`, and of all others to False, in place."""
+    """Set `requires_grad` in place: to `trainable` for the parameters that updates change, else to False."""
     names = trained_names(model) if trainable else frozenset[str]()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in names)

@@ -36,10 +36,7 @@ class ListedModel:
     positions: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def positions_of(self, name: str) -> int | None:
-        """Return the largest number of tokens in a row for the hub id `name`, ignoring case; None if it is not known.
-
-        `name` is one of `ids`; quantized copies of this id have its number.
-        """
+        """Return the largest number of tokens in a row for `name`, one of `ids`, ignoring case; None if unknown."""
         ending = name.casefold().removeprefix(self.name.casefold())
         default = self.positions.get("") if ending.endswith(QUANTIZED) else None
         return {key.casefold(): tokens for key, tokens in self.positions.items()}.get(ending, default)
@@ -84,9 +81,7 @@ def full_name(text: str) -> str | None:
 
 
 def nearest_names(text: str, built_in: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return up to three short names, from the table or `built_in`, that are most similar to `text`, in this order.
-
-    Names that are too different are left out, so the result may be empty.
+    """Return up to three short names, from the table or `built_in`, that resemble `text`, the most similar first.
 
     >>> nearest_names("llama-3.1-9b")[0]
     'Llama-3.1-8B'
@@ -102,10 +97,7 @@ def _by_id() -> Mapping[str, tuple[str, ListedModel | None]]:
 
 @cache
 def _by_short_name() -> Mapping[str, str]:
-    """Return the hub id for each short name.
-
-    A short name of an entry has priority over that of another id with the same sizes, which must be unambiguous.
-    """
+    """Return the hub id of each short name: that of an entry, or else of the only id with this short name."""
     ids = dict[str, set[str]]()
     for name, _ in _by_id().values():
         ids.setdefault(_key(_short(name)), set()).add(name)

@@ -121,7 +121,7 @@ def end_tokens(eos: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def stop_length(tokens: Sequence[int], stopping: Stopping, tokenizer: Any) -> int | None:
-    """Return the number of tokens up to and including the first that completes a stop; None if there is no stop.
+    """Return the number of tokens up to and including the first that completes a stop; None if no stop is found.
 
     A stop is one of the token ids of `stopping`, or one of its texts anywhere in the decoded response, where the text
     may begin and end inside a token. The response is decoded with its special tokens; a character whose bytes are

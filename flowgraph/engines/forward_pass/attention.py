@@ -185,10 +185,7 @@ def _runs(tensor: Tensor, index: Tensor, runs: int) -> Tensor:
 
 
 def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Run SDPA, causal if `mask` is None.
-
-    With a mask, query heads that share a key head are computed as more queries of one head.
-    """
+    """Run SDPA, causal without a mask; with one, query heads that share a key head are queries of one head."""
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
     groups = query.shape[1] // key.shape[1]
@@ -203,7 +200,6 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale:
 
 
 def _repeated(tensor: Tensor, heads: int) -> Tensor:
-    """Repeat the heads of keys or values [B, fewer, N, size] so that there are `heads` of them."""
     return tensor if tensor.shape[1] == heads else tensor.repeat_interleave(heads // tensor.shape[1], 1)
 
 
@@ -220,10 +216,7 @@ def attention_obstacle(model: Any) -> str:
 
 
 def set_attention(model: Any, name: str = NAME) -> None:
-    """Set the attention function of all layers of a model, in place, to packed attention or to `name`, such as "sdpa".
-
-    Packed attention is registered with transformers under the name `packed_tokens`.
-    """
+    """Set the attention of all layers of a model, in place, to packed attention or to `name`, such as "sdpa"."""
     library = transformers()
     library.AttentionInterface.register(NAME, _layer_attention)
     library.AttentionMaskInterface.register(NAME, _layer_mask)
@@ -263,10 +256,7 @@ def _layer_attention(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention under the interface of transformers: [1, heads, N, size] in, [1, N, heads, size] out.
-
-    Without `packed`, SDPA is called. Raises LawError for options that packed attention does not support.
-    """
+    """Compute attention for transformers, by SDPA without `packed`; raise LawError for options that packing lacks."""
     if packed is None:
         sdpa = transformers().AttentionInterface()["sdpa"]
         options |= {"dropout": dropout, "scaling": scaling, "sliding_window": sliding_window}

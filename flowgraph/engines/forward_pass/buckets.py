@@ -83,10 +83,7 @@ def bucketed(segments: Segments, width: int, device: Any) -> tuple[list[Bucket],
 
 
 def _partition(runs: Ints, tokens: Ints, keys: Ints, call: float) -> list[Ints]:
-    """Split runs, sorted by length, into parts of least cost: that of calls plus that of padded query-key products.
-
-    The result is optimal for that order: dynamic programming over the cheapest way to end at each shape.
-    """
+    """Split runs, sorted by length, into parts with the least cost of calls and padding (dynamic programming)."""
     if not len(runs):
         return []
     runs = runs[np.lexsort((keys[runs], tokens[runs]))]

@@ -87,7 +87,6 @@ def _probe(model: Any) -> tuple[Packing | None, str]:
 
 
 def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
-    """Return how the results on packed tokens differ from the expected ones; "" if they do not."""
     windows = list[set[int | None]]()
 
     def read() -> TokenStats:
@@ -122,11 +121,7 @@ def _rows(model: Any) -> ResponseRows:
 
 
 def _observed(model: Any, read: Callable[[], TokenStats]) -> list[Tensor]:
-    """Return the statistics, and the hidden states that the head gets for each response token.
-
-    The hidden states are compared too, because a head of zeros gives the same output for all of them. The head gets [B,
-    T, size] from padded rows, and [1, N, size] from packed tokens.
-    """
+    """Return the statistics, and the head's inputs for response tokens: a head of zeros hides differences."""
     inputs = list["Tensor"]()
     if head_of(model) == "tokens":
         head = model.get_output_embeddings()

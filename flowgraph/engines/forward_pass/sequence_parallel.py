@@ -86,7 +86,6 @@ def all_stats(local: Tensor, ranks: ProcessRanks) -> Tensor:
 
 
 def _shared(tensor: Tensor, count: int) -> Tensor:
-    """Cut the first dimension into `count` equal parts: [count, …]."""
     return tensor.reshape(count, -1, *tensor.shape[1:])
 
 

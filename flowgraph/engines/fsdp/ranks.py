@@ -48,20 +48,14 @@ class ProcessRanks:
         return dist.get_world_size(self.group)
 
     def total(self, numbers: Tensor) -> Tensor:
-        """Return the elementwise sum of the `numbers` [n] of all ranks as float64.
-
-        Every rank must call this, with the same n. The argument is unchanged.
-        """
+        """Return the elementwise sum of all ranks' `numbers` [n], with the same n on all, as a float64 copy."""
         summed = numbers.detach().to("cpu", torch.float64, copy=True)
         if len(summed):
             dist.all_reduce(summed, group=self.group)
         return summed.to(numbers.device)
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Return the `numbers` [n] of all ranks as one int64 tensor, in order of rank; every rank must call this.
-
-        n may differ between ranks.
-        """
+        """Return the `numbers` [n] of all ranks as one int64 tensor, in order of rank; n may differ between ranks."""
         local = numbers.detach().to("cpu", torch.int64)
         lengths = torch.cat(self._gather(torch.tensor([len(local)]))).tolist()
         padded = torch.zeros(max(lengths), dtype=torch.int64)
@@ -116,11 +110,7 @@ class ProcessRanks:
 
 @contextmanager
 def _named_by_members(members: list[int]) -> Generator[None]:
-    """Name a new group inside the `with` block after its members, so that they find each other.
-
-    torch names a group that only its members make by the number of groups that the process has, so ranks with different
-    numbers of groups would never connect.
-    """
+    """Name a new group after its members: torch names it by each process's number of groups, which may differ."""
     untyped: Any = c10d
     plain = untyped._hash_ranks_to_str
     untyped._hash_ranks_to_str = lambda ranks: f"laid out: {'-'.join(map(str, members))}"

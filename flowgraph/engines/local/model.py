@@ -49,10 +49,7 @@ class LocalModel(TorchHandle):
         return self.ranks
 
     def without_adapters(self) -> Self:
-        """Return a frozen handle on the base model, without adapters, which shares this model's memory.
-
-        Its version is 0, and its requests are batched separately.
-        """
+        """Return a frozen handle, at version 0, on the base model: it shares this model's memory, without adapters."""
         base = super().without_adapters()
         base._waiting = []
         return base
@@ -124,7 +121,6 @@ class LocalModel(TorchHandle):
         self.model.load_state_dict(dict(weights), strict=not has_adapters(self.model))
 
     def _move(self, device: str) -> None:
-        """Move the parameters, which remain the same objects, and the optimizer states."""
         if self._home.type == "cpu":
             return
         self.model.to(device)

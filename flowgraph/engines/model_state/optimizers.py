@@ -131,10 +131,7 @@ class Optimizers:
         self._watch.part = part
 
     def see(self, stats: TokenStats) -> TokenStats:
-        """Record which rows of `stats` are not finite, for the error of a refused step; return `stats`.
-
-        Rows whose gradient is not finite are recorded later, in the backward pass.
-        """
+        """Record which rows of `stats`, and later of its gradient, are not finite, for errors; return `stats`."""
         return self._watch.see(stats)
 
     def step(self, losses: Sequence[float], rule: Optimizer) -> StepReport:

@@ -54,7 +54,7 @@ class TensorPiece:
 
     @classmethod
     def whole(cls, tensor: Tensor) -> TensorPiece:
-        """Return the piece that contains all rows of `tensor`, for a tensor of which every rank holds a whole copy."""
+        """Return the piece that contains all rows of `tensor`, which every rank has in full."""
         return cls(tensor, tuple(tensor.shape), 0, True)
 
     @property
@@ -180,10 +180,7 @@ class SavedState:
         return frozenset(name for index in self.indexes for name in index.tensors)
 
     def refuse_misfit(self, pieces: Mapping[str, TensorPiece]) -> None:
-        """Raise LawError unless `pieces` have exactly the names, shapes and dtypes of the saved tensors.
-
-        The error lists the first three differences.
-        """
+        """Raise LawError, with up to three differences, unless `pieces` have the saved names, shapes and dtypes."""
         missing, unknown = sorted(pieces.keys() - self.names), sorted(self.names - pieces.keys())
         notes = [f"{what}: {_some(names)}" for what, names in (("missing", missing), ("unknown", unknown)) if names]
         for name, piece in sorted(pieces.items()):

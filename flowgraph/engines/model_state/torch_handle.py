@@ -87,10 +87,7 @@ class TorchHandle(ABC):
 
     @property
     def packs(self) -> bool:
-        """Return whether passes run on packed tokens, without padding.
-
-        The first call for a model runs it on a few tokens.
-        """
+        """Return whether passes run on packed tokens, without padding; the first call runs the model briefly."""
         return choose_packing(self.model) is not None
 
     @property
@@ -99,10 +96,7 @@ class TorchHandle(ABC):
         return self.running.micro_batch_tokens
 
     def without_adapters(self) -> Self:
-        """Return a frozen handle on the base model, without adapters, which shares this model's memory.
-
-        Its version is 0.
-        """
+        """Return a frozen handle, at version 0, on the base model: it shares this model's memory, without adapters."""
         base = copy.copy(self)
         base.trainable, base.version, base._base_only = False, 0, True
         return base
@@ -167,10 +161,7 @@ class TorchHandle(ABC):
         return self._copies(self._carried_names())
 
     def weights(self) -> dict[str, Tensor]:
-        """Return by name the copies of the full weights that `stream` yields.
-
-        Every rank must call this. Raises LawError as `stream` does.
-        """
+        """Return `stream`'s copies of the full weights by name; raises its errors, and every rank must call this."""
         return dict(self.stream())
 
     def whole(self) -> dict[str, Tensor]:
@@ -182,10 +173,6 @@ class TorchHandle(ABC):
         return dict(self._copies(self._saved))
 
     def _carried_names(self) -> frozenset[str]:
-        """Return the names of the weights that `weights` returns and `load` accepts.
-
-        Raises LawError for a handle on the base model of another.
-        """
         if self._base_only:
             hint = "a model that is trained needs its own adapters: add +lora= to its name too"
             raise LawError("these weights are shared with another model's adapters, so they are read-only", hint=hint)
@@ -216,7 +203,6 @@ class TorchHandle(ABC):
         return named_once(self.model, self._carried_names())
 
     def _piece(self, tensor: Tensor) -> TensorPiece:
-        """Return this rank's rows of one of the model's tensors, without copying them."""
         return TensorPiece.whole(tensor.detach())
 
     @property

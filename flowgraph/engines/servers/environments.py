@@ -113,10 +113,6 @@ _LIST = "import importlib.metadata as m, json; print(json.dumps({d.name: d.versi
 
 
 def _with_pip(name: str) -> str:
-    """Return a Python that has pip and can install into another environment: this Python, or its base.
-
-    Raises WorkerError if neither has pip.
-    """
     for python in dict.fromkeys((sys.executable, os.path.realpath(sys.executable))):
         if subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
             return python

@@ -61,7 +61,6 @@ def forget_shared_memory(leader: int) -> None:
 
 
 def _shared(pid: int) -> set[int]:
-    """Return the inodes of the shared memory that a process maps, or an empty set if the system does not show them."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
     except OSError:

@@ -164,10 +164,7 @@ class RemoteModel(ABC):
         task.add_done_callback(self._rounds.discard)
 
     async def _round(self, waiting: Waiting) -> None:
-        """Send requests at once, and resolve each future when its answer comes.
-
-        The last future is resolved after all connections are closed.
-        """
+        """Send requests at once, and resolve each future with its answer: the last after connections are closed."""
         import httpx
 
         replicas = self._router.deal([request for request, _ in waiting])
@@ -197,10 +194,7 @@ class RemoteModel(ABC):
         _settle(futures[ended[-1]], ended[-1])
 
     async def _watch(self, doors: Set[ServerAddress]) -> None:
-        """Check regularly that servers answer health checks; raise WorkerError for a server that does not.
-
-        The time limit of a sample is independent of this.
-        """
+        """Raise WorkerError when a server has missed several health checks; samples have their own time limit."""
 
         def answers(door: ServerAddress) -> bool:
             with self.control(door, self.limit_s) as control:
@@ -237,10 +231,7 @@ class RemoteModel(ABC):
         return cut_at_stop(completion, request.stopping, self.raw_tokenizer)
 
     async def _ask(self, client: httpx.AsyncClient, door: ServerAddress, request: SampleRequest) -> SampleAnswer:
-        """Send a request for a sample and return the answer.
-
-        A connection is tried several times; a request that fails after that is not repeated.
-        """
+        """Return the answer to a request for a sample: a connection is tried several times, the request itself once."""
         import httpx
 
         headers = {"Content-Type": "application/json", **bearer(door.key)}
@@ -271,10 +262,7 @@ class RemoteModel(ABC):
             server.check_stopped()
 
     def _check_dying(self, door: ServerAddress) -> None:
-        """Raise WorkerError if a server of this process has ended, or ends within `DYING_S` seconds.
-
-        Its end explains why a call failed.
-        """
+        """Raise WorkerError if a server of this process ends within `DYING_S` seconds, which explains a failed call."""
         server, until = self._servers.get(door.url), time.monotonic() + DYING_S
         while server is not None and time.monotonic() < until:
             server.check()

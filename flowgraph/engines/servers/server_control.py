@@ -135,8 +135,8 @@ def bearer(key: str) -> dict[str, str]:
 def refusal(name: str, path: str, status: int, text: str) -> WorkerError:
     """Return the WorkerError for a call that a server refused, with a hint about the key for status 401 and 403.
 
-    `name` is the server's name, `path` the path of the call, and `text` the answer, of which the error shows the first
-    300 characters.
+    `name` is the server's name, and `path` the path of the call. The error shows the first 300 characters of the answer
+    `text`.
     """
     hint = "the key does not match the server's" if status in (401, 403) else ""
     notes = [" ".join(text.split())[:SHOWN]] if text.strip() else []

@@ -347,8 +347,5 @@ class ServerEngine(ABC):
         return self.model.updates(doors, by=self.weights_by(home, shared=shared), scratch=scratch)
 
     def weights_by(self, home: Home, *, shared: bool) -> By:
-        """Return the transport of weights to a model's replicas: that of the plan, or else the engine's default.
-
-        `home` is the model's place in the plan. `shared` means that sender and replicas share their devices.
-        """
+        """Return the transport of weights to the replicas of `home`: that of the plan, or else `way(…)`."""
         return home.running.weights_by or self.way(home.layout.tensor, shared=shared)

@@ -146,10 +146,7 @@ class Sglang(ServerEngine):
         return variables
 
     def about(self, control: ServerControl) -> dict[str, Any]:
-        """Return the properties of a running server, as fields of `ServerAddress` by name.
-
-        Raises WorkerError if the server cannot be asked.
-        """
+        """Return a running server's properties, as fields of `ServerAddress`; raise WorkerError without an answer."""
         info = control.get("/server_info")
         return {
             "version": str(info.get("version", "")),

@@ -180,10 +180,7 @@ def read_line() -> bytes:
 
 
 def main() -> None:
-    """Run the server that a line of JSON on the standard input describes, and then kill this process group.
-
-    The line has the keys `arguments`, `key` and `admin_key`. The server also ends when the parent process ends.
-    """
+    """Run the server that JSON on standard input describes, and kill this process group when it ends."""
     parent = os.getppid()
     job = json.loads(read_line())
     threading.Thread(target=end_when_parent_ends, args=(parent,), daemon=True).start()

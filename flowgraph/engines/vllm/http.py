@@ -53,10 +53,7 @@ class VllmControl(ServerControl):
         return self.call(_CALLS[path]) if path in _CALLS else self._call_workers(path, body)
 
     def call(self, *paths: str, **body: Any) -> dict[str, Any]:
-        """Send `body` in a POST request to each of vLLM's `paths`, in order, and return the last answer.
-
-        Raises WorkerError at the first path that fails.
-        """
+        """Send `body` to each of vLLM's `paths`, in order, and return the last answer; stop at a WorkerError."""
         answer = dict[str, Any]()
         for path in paths:
             answer = self._object(path, self._send("POST", path, body))

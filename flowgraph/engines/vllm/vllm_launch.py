@@ -83,10 +83,7 @@ def rename_package() -> None:
 
 
 def main() -> None:
-    """Run the server that a line of JSON on the standard input describes, and then kill this process group.
-
-    The line has the keys `arguments`, `key` and `admin_key`. The server also ends when the parent process ends.
-    """
+    """Run the server that JSON on standard input describes, and kill this process group when it ends."""
     sglang_launch: Any = import_module("sglang_launch")
 
     parent = os.getppid()

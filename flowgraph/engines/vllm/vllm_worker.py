@@ -77,10 +77,7 @@ class Weights:
 
     @errors_as_results
     def flowgraph_update_weights_from_disk(self, model_path: str, flush_cache: bool = False) -> None:
-        """Load all weights from the safetensors files in a folder, as a complete update; `flush_cache` is ignored.
-
-        Fails if the folder has no such files.
-        """
+        """Load all weights from a folder's safetensors files, as a complete update; `flush_cache` is ignored."""
         self._begin()
         try:
             self._load(_in_folder(Path(model_path)))
@@ -121,10 +118,7 @@ class Weights:
     def flowgraph_update_weights_from_distributed(
         self, names: Sequence[str], dtypes: Sequence[str], shapes: Sequence[Sequence[int]], group_name: str, **_: Any
     ) -> None:
-        """Receive weights with these names, dtypes and shapes, in order, from rank 0 of the group, and load them.
-
-        All members of the group must take part in the broadcasts, which may take 30 seconds each.
-        """
+        """Receive weights with these names, dtypes and shapes, in order, from rank 0 of the group, and load them."""
         import torch
         import torch.distributed
 

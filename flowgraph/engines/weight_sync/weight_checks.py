@@ -32,10 +32,7 @@ NUMBERS = 64  # of a row that is compared
 
 
 class WeightChecks:
-    """The expected checksums and sample rows of one weight update, under the servers' names of tensors.
-
-    `doors` are the addresses of the servers.
-    """
+    """The expected checksums and sample rows of one weight update, by the tensor names of the servers at `doors`."""
 
     def __init__(self, doors: Sequence[ServerAddress]) -> None:
         # The model's shapes as the servers' folder has them; {} if this process cannot read it.

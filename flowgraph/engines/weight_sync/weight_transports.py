@@ -50,10 +50,7 @@ class WeightTransport(ABC):
     _buckets: Iterable[Bucket] = ()
 
     def stage(self, buckets: Iterable[Bucket]) -> None:
-        """Take the weights of an update, in buckets of bounded size, before the servers are paused.
-
-        By default, `buckets` is only stored, and `deliver` reads it.
-        """
+        """Store the weights of an update, in buckets of bounded size, before the servers are paused."""
         self._buckets = buckets
 
     @abstractmethod
@@ -104,10 +101,9 @@ def call_all(controls: Sequence[ServerControl], call: Callable[[ServerControl], 
 
 
 class ByDisk(WeightTransport):
-    """Writes weights to a folder that the servers can read: on this machine, or on a shared file system.
+    """Writes weights to a folder in `scratch` that the servers can read: on this machine, or on a shared file system.
 
-    `scratch` is the folder for these files; raises WorkerError if it is None. `model_folder` is the folder of the
-    servers' model.
+    `model_folder` is the folder of the servers' model. Raises WorkerError if `scratch` is None.
     """
 
     session = False
@@ -138,10 +134,7 @@ class ByDisk(WeightTransport):
             raise WorkerError(f"weights cannot be written for an update: {error}", where=str(self._scratch)) from None
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Let every server load the folder, wait for all servers, and delete the folder, also after an error.
-
-        Raises WorkerError if a server cannot load it.
-        """
+        """Let every server load the folder, and then delete it; raise WorkerError if a server cannot load it."""
         try:
             path = str(self._folder.resolve())
             call_all(controls, lambda c: c.post("/update_weights_from_disk", model_path=path, flush_cache=False))
@@ -177,10 +170,7 @@ class ByMemory(WeightTransport):
             self.call(controls, serialized_named_tensors=[text], flush_cache=False)
 
     def call(self, controls: Sequence[ServerControl], **body: Any) -> None:
-        """Send `body`, which contains one serialized bucket, to all servers as JSON.
-
-        Raises WorkerError if a server does not take it.
-        """
+        """Send `body`, with one serialized bucket, to all servers; raise WorkerError if a server refuses it."""
         call_all(controls, lambda control: control.post("/update_weights_from_tensor", **body))
 
 
@@ -301,10 +291,7 @@ def _raise_failures(calls: Sequence[Future[Any]], limit_s: float = 0.0) -> None:
 
 
 def _join_as_first(store: Any, world: int, name: str, backend: str, limit: timedelta) -> Any:
-    """Join a group as its first rank, in addition to the groups of this process, as SGLang does on its side.
-
-    torch has no public call for a group of processes that have no group in common.
-    """
+    """Join a group as its first rank, as SGLang does: torch has no public call for processes without a common group."""
     inner: Any = c10d
     prefixed = c10d.PrefixStore(name, store)
     group, _ = inner._new_process_group_helper(

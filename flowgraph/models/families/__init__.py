@@ -66,7 +66,7 @@ def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def family_of(config: Mapping[str, Any]) -> type[Decoder] | None:
-    """Return the class that counts a model's parameters from its config.json; None if there is no class for the model.
+    """Return the class that counts a model's parameters from its config.json; None for a model that no class counts.
 
     >>> family_of({"model_type": "zebra"}) is None
     True

@@ -155,7 +155,6 @@ class Decoder(BaseModel, ABC):
         return False, False
 
     def _attention(self) -> Tensors:
-        """Return the parameter counts of the attention of one layer."""
         bias, out_bias = self._biases()
         if self.fused_qkv:
             qkv = linear(self.hidden_size, self.queries + 2 * self.keys, bias=bias)
@@ -171,11 +170,9 @@ class Decoder(BaseModel, ABC):
         return self.num_hidden_layers * self._mlp()
 
     def _mlp(self) -> Tensors:
-        """Count the MLP of one layer without experts: a gated one."""
         return gated_mlp(self.hidden_size, self.width)
 
     def _ends(self) -> Tensors:
-        """Return the parameter counts of modules before or after all layers, such as the last norm."""
         return vector(self.hidden_size)
 
     def head_vectors(self) -> int:

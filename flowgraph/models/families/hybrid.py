@@ -46,7 +46,6 @@ class DeltaNet(Decoder):
 
     @property
     def _convolved(self) -> int:
-        """Return the total width of a delta network's queries, keys and values."""
         return 2 * self.linear_num_key_heads * self.linear_key_head_dim + self._values
 
     @property
@@ -156,14 +155,9 @@ class NemotronH(Sparse):
         return plain_mlp(self.hidden_size, self.width, bias=self.mlp_bias)
 
     def _expert(self) -> Tensors:
-        """Return the parameter counts of one expert.
-
-        It has no gate, and its input may be narrower than the hidden width.
-        """
         return matrix(2 * (self.moe_latent_size or self.hidden_size), self.expert_width)
 
     def _around_experts(self) -> Tensors:
-        """Return the parameter counts of the router, the shared expert, and the latent projections of the experts."""
         hidden, bias = self.hidden_size, self.mlp_bias
         latent = plain_mlp(hidden, self.moe_latent_size, bias=bias) if self.moe_latent_size else Tensors()
         return matrix(hidden, self.num_experts) + plain_mlp(hidden, self._shared_width(), bias=bias) + latent

@@ -80,10 +80,7 @@ class Indexed(Latent):
         return self.num_hidden_layers if self.indexer_types is None else self.indexer_types.count("full")
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers: a group with an index, and a group that shares the selections of the first.
-
-        An empty group is left out.
-        """
+        """Return the attention layers with an index, and then those that share another layer's selection, if any."""
         layers, scan = self._indexes(), self.index_n_heads * self.index_head_dim
         searching = Attention(
             layers, self._products, self._cached + self.index_head_dim, picks=self.index_topk, scan=scan
@@ -131,22 +128,17 @@ class DeepseekV4(SharedExperts):
         return self.num_hidden_layers
 
     def _attention(self) -> Tensors:
-        """Return the parameter counts of the attention of one layer, without compressors."""
         hidden, rank, out_width = self.hidden_size, self.q_lora_rank, self.o_groups * self.o_lora_rank
         qkv = linear(hidden, rank) + linear(rank, self.queries) + linear(hidden, self.head_size)
         out = linear(self.queries // self.o_groups, out_width) + linear(out_width, hidden)
         return qkv + out + vector(rank + self.head_size + self.num_attention_heads)
 
     def _norms(self) -> Tensors:
-        """Return the parameter counts of one layer's norms and of its mixing of residual streams.
-
-        The streams are mixed before attention and before the MLP.
-        """
+        """Return the parameter counts of one layer's norms, and of the mixing of streams before attention and MLP."""
         mixed = (2 + self.hc_mult) * self.hc_mult
         return super()._norms() + 2 * (matrix(mixed, self.hc_mult * self.hidden_size) + vector(mixed + 3))
 
     def _ends(self) -> Tensors:
-        """Return the parameter counts of the last norm, and of the module that joins the residual streams."""
         return super()._ends() + matrix(self.hc_mult, self.hc_mult * self.hidden_size) + vector(self.hc_mult + 1)
 
     def body(self) -> Tensors:

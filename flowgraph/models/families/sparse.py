@@ -40,21 +40,16 @@ class Sparse(Decoder):
         return self.intermediate_size or self.num_experts_per_tok * self.expert_width + self._shared_width()
 
     def _shared_width(self) -> int:
-        """Return the total width of the experts that each token uses; 0 if there are none."""
         return 0
 
     def _sparse_layers(self) -> int:
         return self.num_hidden_layers
 
     def _expert(self) -> Tensors:
-        """Return the parameter counts of one expert: three matrices.
-
-        All experts of a layer are in one tensor, so they are not linear layers, and get no adapters.
-        """
+        """Return the parameter counts of one expert, which gets no adapters: a layer's experts are one tensor."""
         return matrix(self.hidden_size, 3 * self.expert_width)
 
     def _around_experts(self) -> Tensors:
-        """Return the parameter counts of the router and the shared experts of one layer."""
         shared = gated_mlp(self.hidden_size, self._shared_width()) if self._shared_width() else Tensors()
         return matrix(self.hidden_size, self.num_experts) + shared
 
