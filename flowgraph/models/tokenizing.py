@@ -106,7 +106,7 @@ class ChatTokenizer:
         return ids if answer is None else (*ids, self._tokenizer.eos_token_id)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of a response, without special tokens."""
+        """Return the text of a response from its token ids; special tokens are left out."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 

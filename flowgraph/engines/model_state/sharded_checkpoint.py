@@ -166,7 +166,7 @@ class SavedState:
 
     @property
     def version(self) -> int:
-        """Return the version of the weights."""
+        """Return the version of the weights in this state."""
         return self.indexes[0].version
 
     @property

@@ -180,7 +180,11 @@ def read_line() -> bytes:
 
 
 def main() -> None:
-    """Run the server that JSON on standard input describes, and kill this process group when it ends."""
+    """Run the server that a line of JSON on standard input describes; kill this process group when the server ends.
+
+    The JSON has the keys `arguments`, `key` and `admin_key`. The group is also killed when the parent or the input
+    ends.
+    """
     parent = os.getppid()
     job = json.loads(read_line())
     threading.Thread(target=end_when_parent_ends, args=(parent,), daemon=True).start()

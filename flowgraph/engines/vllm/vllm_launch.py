@@ -83,7 +83,11 @@ def rename_package() -> None:
 
 
 def main() -> None:
-    """Run the server that JSON on standard input describes, and kill this process group when it ends."""
+    """Run the server that a line of JSON on standard input describes; kill this process group when the server ends.
+
+    The JSON has the keys `arguments`, `key` and `admin_key`. The group is also killed when the parent or the input
+    ends.
+    """
     sglang_launch: Any = import_module("sglang_launch")
 
     parent = os.getppid()

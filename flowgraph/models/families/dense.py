@@ -159,7 +159,7 @@ class LlamaNemotron(Decoder):
         return sum((*attentions, *mlps), self._ends())
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers, in groups with the same number of KV heads."""
+        """Return the attention layers, grouped by their number of KV heads, in the order of their first layers."""
         heads, size = self.num_attention_heads, self.head_size
         return tuple(
             grouped_query_attention(layers, heads, kv_heads, size)
