@@ -40,7 +40,7 @@ class Scale(Data):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return (phase, role, device) of a scale, which is unique in a calibration."""
+        """Return (phase, role, device), which identifies a scale in its calibration."""
         return self.phase, self.role, self.device
 
     @model_validator(mode="after")
@@ -67,27 +67,27 @@ class Calibration(Data):
         return self
 
     def scale_of(self, phase: Phase, role: str, device: str) -> Scale | None:
-        """Return the scale of a role's phase on a device model, else the scale for all roles; None without either."""
+        """Return the scale of a role's phase on a device model, or else the one for all roles; None without either."""
         by_key = {scale.key: scale for scale in self.scales}
         return by_key.get((phase, role, device)) or by_key.get((phase, "", device))
 
     def factor_of(self, phase: Phase, role: str, device: str) -> float:
-        """Return the factor by which to multiply the forecast seconds of a role's phase; 1.0 without a scale."""
+        """Return the ratio of measured to forecast seconds for a role's phase on a device model; 1.0 if unknown."""
         scale = self.scale_of(phase, role, device)
         return 1.0 if scale is None else scale.factor
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Return the device models that have scales, each once."""
+        """Return the device models that have scales, each once, in the order of the scales."""
         return tuple(dict.fromkeys(scale.device for scale in self.scales))
 
     def to_json(self) -> str:
-        """Return the calibration as JSON, in the form that `from_json` reads."""
+        """Return the calibration as JSON text, in the form that `from_json` reads."""
         return self.model_dump_json(indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str = "calibration") -> Calibration:
-        """Read a calibration from JSON; `where` is the file's name in errors. Raises DataError for any other text."""
+        """Return the calibration in a JSON text; raise DataError, with the file's name `where`, for any other text."""
         hint = "`calibrate RUN -o FILE` writes a calibration"
         try:
             return json_as(cls, text)

@@ -100,7 +100,7 @@ class Cluster(Data):
         return self
 
     def device(self, node: str, index: int) -> Device | None:
-        """Return the device at `index` of the node with this name; None if there is none."""
+        """Return the device at `index`, from 0, of the node with this name; None if either does not exist."""
         devices = self._devices.get(node, ())
         return devices[index] if 0 <= index < len(devices) else None
 
@@ -116,7 +116,7 @@ class Cluster(Data):
 
 
 def device_of_unknown_speed(cluster: Cluster) -> str:
-    """Return a phrase for the first device without a known model, such as `node-1/0, a cpu`; "" if all have one."""
+    """Return a phrase for the first device without a model, such as `node-1/0, a cpu`; "" if all devices have one."""
     for node in cluster.nodes:
         for place, device in enumerate(node.devices):
             if not device.model:
@@ -126,9 +126,9 @@ def device_of_unknown_speed(cluster: Cluster) -> str:
 
 
 def domain_fault(domain: int, devices: int) -> str:
-    """Return why a machine with this number of devices cannot have NVLink domains of `domain` devices.
+    """Return why a machine with `devices` devices cannot have NVLink domains of `domain` devices.
 
-    `domain` is a number that does not divide `devices`.
+    `domain` must be a number that does not divide `devices`.
 
     >>> domain_fault(3, 8)
     'domains of 3 do not divide the 8 devices of the machine'
@@ -139,12 +139,12 @@ def domain_fault(domain: int, devices: int) -> str:
 
 
 def key_names(kind: type[BaseModel]) -> list[str]:
-    """Return the names that the fields of a pydantic model have in JSON."""
+    """Return the names that the fields of a pydantic model have in JSON, in the order of the fields."""
     return [str(field.validation_alias or name) for name, field in kind.model_fields.items()]
 
 
 def dotted(place: Sequence[int | str]) -> str:
-    """Return a path of keys and indices in nested data as text.
+    """Return a path of keys and indices in nested data as text, such as `a.b[0]`.
 
     >>> dotted(("pools", 0, "name"))
     'pools[0].name'
@@ -153,12 +153,12 @@ def dotted(place: Sequence[int | str]) -> str:
 
 
 def parse_bytes(text: str, setting: str = "memory") -> int:
-    """Return an amount of memory in whole bytes, from a number with a binary (GiB) or decimal (GB) unit in any case.
+    """Return an amount of memory in bytes, rounded down, from text such as `2GiB` or `1.5 GB`; case is ignored.
+
+    Raises SettingError, which names `setting`, for any other text and for less than 1 byte.
 
     >>> parse_bytes("2GiB"), parse_bytes("1.5 kB")
     (2147483648, 1500)
-
-    Raises SettingError, which names `setting`, for any other text and for less than 1 byte.
     """
     try:
         return amount_bytes(text)
@@ -167,9 +167,9 @@ def parse_bytes(text: str, setting: str = "memory") -> int:
 
 
 def amount_bytes(text: str) -> int:
-    """Return an amount of memory in bytes, from text that `parse_bytes` accepts.
+    """Return an amount of memory in bytes, rounded down, from text such as `2GiB` that `parse_bytes` accepts.
 
-    Raises ValueError with the reason alone for any other text.
+    Raises ValueError, whose message is only the reason, for any other text and for less than 1 byte.
     """
     number, unit = _number_and_unit(text, "2GiB", _BINARY | _DECIMAL)
     amount = int(number * _UNITS[unit.lower()])
@@ -179,7 +179,7 @@ def amount_bytes(text: str) -> int:
 
 
 def amount_bytes_per_s(text: str) -> float:
-    """Return a network rate in bytes per second, from a number with a case-sensitive unit such as Gbps or GB/s.
+    """Return a network rate in bytes per second, from text with a case-sensitive unit such as Gbps or GB/s.
 
     Raises ValueError with the reason for any other text, and for 0 or more than 10¹⁵ bytes per second.
 
@@ -204,7 +204,7 @@ def _number_and_unit(text: str, example: str, units: Mapping[str, float]) -> tup
 
 
 def show_rate(bytes_per_s: float) -> str:
-    """Return a network rate as text, with four digits in the largest decimal unit that does not exceed it.
+    """Return a network rate as text with four significant digits, in the largest decimal unit that does not exceed it.
 
     >>> show_rate(25e9), show_rate(1.25e6), show_rate(12.5)
     ('25 GB/s', '1.25 MB/s', '12.5 B/s')
@@ -215,7 +215,7 @@ def show_rate(bytes_per_s: float) -> str:
 
 
 def show_bytes(amount: int) -> str:
-    """Return a number of bytes as text: in bytes below 1,024, else rounded to one decimal in a binary unit.
+    """Return a number of bytes as text: below 1,024 exactly, else with one decimal in the largest fitting binary unit.
 
     >>> show_bytes(1610612736), show_bytes(640), show_bytes(2**20 - 1)
     ('1.5 GiB', '640 B', '1.0 MiB')

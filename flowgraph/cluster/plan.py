@@ -65,12 +65,12 @@ class Layout(Data):
 
     @property
     def shards(self) -> int:
-        """Return the number of devices over which full sharding splits the weights; 1 without full sharding."""
+        """Return the number of devices over which full sharding splits a copy of the weights; otherwise 1."""
         return max(1, self.data * self.sequence // self.replicas) if self.sharding == "full" else 1
 
     @property
     def devices(self) -> int:
-        """Return the number of devices that the layout needs."""
+        """Return the number of devices that the layout needs: data · tensor · pipeline · sequence."""
         return self.data * self.tensor * self.pipeline * self.sequence
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class PlacedRole(Data):
 
     @property
     def late(self) -> str:
-        """Return the lag as text, such as `lag=2`; "" without a lag."""
+        """Return the lag of the role's weights, in updates, as text such as `lag=2`; "" for a lag of 0."""
         return f"lag={self.lag}" if self.lag else ""
 
 
@@ -169,7 +169,7 @@ class PoolForecast(Data):
 
     @property
     def worst(self) -> PhasePeak | None:
-        """Return the largest peak of the pool, the first if several are equal; None if there is none."""
+        """Return the phase with the largest peak memory, the first of several with equal peaks; None without phases."""
         return max(self.peaks, key=lambda peak: peak.memory_bytes, default=None)
 
 
@@ -189,7 +189,7 @@ class TimedTask(Data):
 
     @property
     def seconds(self) -> float | None:
-        """Return the sum of the parts in seconds; None if one of them is unknown."""
+        """Return the sum of the parts in seconds; None if one of them is unknown, 0 without parts."""
         seconds = [part for part in self.parts.values() if part is not None]
         return sum(seconds) if len(seconds) == len(self.parts) else None
 
@@ -272,15 +272,15 @@ class Plan(Data):
     assumed: PlanAssumptions | None = None
 
     def to_json(self) -> str:
-        """Return the plan as JSON, in the form that `from_json` reads."""
+        """Return the plan as JSON text, in the form that `from_json` reads."""
         return self.model_dump_json(indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str = "plan") -> Plan:
-        """Read a plan from JSON; `where` is the file's name in errors.
+        """Return the plan that a JSON text describes; `where` is the file's name in errors.
 
-        Raises PlanError for any other text, with the place of the fault; for an unknown key, with the nearest known
-        one.
+        Raises PlanError, with the place of the fault, if the text is not JSON or not a plan; for an unknown key, the
+        error names the nearest known key.
         """
         try:
             data = parse_json(text)
@@ -301,7 +301,7 @@ class Plan(Data):
         return mimebundle(self)
 
     def used(self) -> list[Device]:
-        """Return the devices of all pools, pool by pool; devices that the cluster lacks are left out."""
+        """Return the devices of all pools that the cluster has, pool by pool; one in several pools is repeated."""
         devices = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
         return [device for device in devices if device is not None]
 
@@ -311,8 +311,6 @@ class Plan(Data):
 
 
 def _keys_at(place: Sequence[int | str]) -> list[str]:
-    """Return the valid keys in place of the last step of `place`."""
-
     def data_in(annotation: Any) -> type[Data] | None:
         if isinstance(annotation, type) and issubclass(annotation, Data):
             return annotation

@@ -45,16 +45,17 @@ _SHOWN_CHARACTERS = 60
 
 
 def read_cluster(text: str, here: Callable[[int], Cluster], models: Mapping[str, Device] | None = None) -> Cluster:
-    """Return the cluster that a short form describes, or that a TOML file with this name defines.
+    """Return the cluster that a short form describes, or the TOML file whose path `text` is.
 
     The short form is `[NODESx]DEVICESxKIND[-MEMORY]`, several joined by commas: `2xcpu`, `8xgpu-80GiB`,
-    `2x8xgpu-80GiB,1x4xgpu-40GiB`; the nodes are named node-1, node-2, …. CPU devices without a memory are those of this
-    machine, `here(devices)`, and `laptop` is `2xcpu`. A kind is `cpu`, `gpu`, or one of `models` in lower case:
-    `2x8xh100`, or `8xh100-64GiB` with another memory than the model's. The short form assumes that another machine has
-    as much host memory as its devices together, with one core per CPU device and 16 per GPU. A file defines these
-    exactly, and also the connections and the price of a machine.
+    `2x8xgpu-80GiB,1x4xgpu-40GiB`; the nodes are named node-1, node-2, …. A kind is `cpu`, `gpu`, or one of `models` in
+    lower case: `2x8xh100`, or `8xh100-64GiB` with another memory than the model's. CPU devices without a memory are
+    those of this machine, which `here(devices)` returns, and `laptop` means `2xcpu`. The short form assumes that
+    another machine has as much host memory as its devices together, with one core per CPU device and 16 per GPU. A
+    file, which must end in `.toml`, defines these exactly, and also the connections and the price of a machine.
 
-    Raises ClusterError for any other text, and for a file that is missing or invalid; the error names the faulty part.
+    Raises ClusterError for any other text, for more than 65,536 devices, and for a file that is missing or invalid; the
+    error names the faulty part.
     """
     text, models = text.strip(), models or {}
     if text.endswith(".toml"):
@@ -122,7 +123,6 @@ def _split(text: str, models: Mapping[str, Device]) -> tuple[str, str | None] | 
 
 
 def _device(kind: str, memory_bytes: int | None, models: Mapping[str, Device]) -> Device:
-    """Return a device of a kind; `memory_bytes` replaces the memory of a model."""
     if kind in models:
         return models[kind] if memory_bytes is None else models[kind].model_copy(update={"memory_bytes": memory_bytes})
     assert memory_bytes is not None, "a device without a model has its memory in the text"
@@ -286,9 +286,10 @@ def _fault(path: str, error: ValidationError) -> ClusterError:
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """Return a summary of a cluster in one line: each machine's devices and memory, cores, and connections.
+    """Return a summary of a cluster in one line: each machine's devices and memory, cores, connections and price.
 
-    Equal successive machines are joined. Host memory is shown only if it differs from the sum of the devices' memory.
+    Successive machines that differ only in their names are joined. Host memory is shown only if it differs from the sum
+    of the devices' memory.
 
     >>> device = Device(kind="cpu", memory_bytes=2**30)
     >>> cluster_text(Cluster(nodes=(Machine(name="laptop", devices=(device,) * 2, host_memory_bytes=2**31, cores=2),)))

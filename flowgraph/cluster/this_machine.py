@@ -24,7 +24,7 @@ def laptop(devices: int = 2, memory_bytes: int | None = None) -> Cluster:
     """Return this machine as a cluster of one node, `laptop`, with `devices` virtual CPU devices of equal memory.
 
     The devices share `memory_bytes`, by default `plannable_bytes()`. Raises SettingError for fewer than 1 or more than
-    65,536 devices, or less than a byte for each.
+    65,536 devices, and for a `memory_bytes` of less than a byte for each device.
     """
     if not 1 <= devices <= MOST_DEVICES:
         raise SettingError.refused("", "devices", devices, f"should be 1 to {MOST_DEVICES:,}")
@@ -36,7 +36,7 @@ def laptop(devices: int = 2, memory_bytes: int | None = None) -> Cluster:
 
 
 def core_warnings(cluster: Cluster) -> tuple[str, ...]:
-    """Return a warning for each node of a cluster that has more CPU devices than cores: its devices take turns."""
+    """Return a warning for each node of a cluster whose CPU devices must take turns, because it has fewer cores."""
     counts = [(node, sum(device.kind == "cpu" for device in node.devices)) for node in cluster.nodes]
     return tuple(
         f"node {node.name} has {node.cores} core{'s' * (node.cores > 1)} for {count} devices: they will take turns"
@@ -48,9 +48,9 @@ def core_warnings(cluster: Cluster) -> tuple[str, ...]:
 def plannable_bytes() -> int:
     """Return how many bytes of this machine's memory a plan may use: seven eighths, rounded down to whole GiB.
 
-    The rest is left to the system and other processes. The total is the machine's memory, or the smallest memory limit
-    of this process's cgroups if that is lower. A result of at most 1 GiB is not rounded. The memory that other
-    processes use does not change the result, so the same request always gives the same plan.
+    The total is the machine's memory, or the smallest memory limit of this process's cgroups if that is lower. A result
+    of at most 1 GiB is not rounded. The memory that other processes use does not change the result, so that the same
+    request always gives the same plan.
     """
     import psutil
 
@@ -70,10 +70,10 @@ def free_bytes() -> int:
 
 
 def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
-    """Yield the free bytes in each memory cgroup of this process and in its parents: the limit minus use, plus cache.
+    """Yield the free bytes in each memory cgroup of this process and in its parents: limit - use + cache.
 
-    The cache is the part that the kernel can drop. `root` is the mount point of cgroups, `membership` the file that
-    lists those of this process. Cgroups without a readable limit are skipped.
+    The cache is the part of the use that the kernel can drop. `root` is the mount point of cgroups, and `membership`
+    the file that lists the cgroups of this process. Cgroups without a readable limit are skipped.
     """
     for folder, (limit_file, use_file, cache_key) in _groups(root, membership):
         limit, used = _read(folder / limit_file), _read(folder / use_file)
@@ -84,9 +84,9 @@ def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
 
 
 def cgroup_limits(root: Path, membership: Path) -> Iterator[int]:
-    """Yield the memory limit in bytes of each cgroup of this process, and of each of its parents that has a limit.
+    """Yield the memory limit in bytes of each cgroup of this process and of its parents; those without one are skipped.
 
-    The arguments are those of `cgroup_free_bytes`.
+    `root` is the mount point of cgroups, and `membership` the file that lists the cgroups of this process.
     """
     limits = (_read(folder / limit_file) for folder, (limit_file, *_) in _groups(root, membership))
     return (int(limit) for limit in limits if limit.isdecimal())
@@ -105,7 +105,6 @@ def _groups(root: Path, membership: Path) -> Iterator[tuple[Path, Names]]:
 
 
 def _read(file: Path) -> str:
-    """Return the text of a file, "" if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError:
@@ -113,7 +112,7 @@ def _read(file: Path) -> str:
 
 
 def available_cores() -> int:
-    """Return how many CPU cores this process may run on; all cores of the machine if the system cannot say."""
+    """Return how many CPU cores this process may run on; all cores of the machine if the system does not tell."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

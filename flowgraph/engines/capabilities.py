@@ -71,7 +71,11 @@ class EngineCapabilities:
     not_together: tuple[tuple[str, str], ...] = ()
 
     def other_distribution(self, settings: Mapping[str, float]) -> str:
-        """Return those of the settings with which the engine would sample from another distribution, or ""."""
+        """Return, as text, the sampling settings that this engine would apply differently from `local`; "" if none.
+
+        `settings` maps names to values. The text is a pair that cannot be combined, such as `top_k=5 with top_p=0.9`,
+        or else all settings that are refused alone, joined by `with`.
+        """
         pairs = (pair for pair in self.not_together if settings.keys() >= {*pair})
         names = next(pairs, tuple(sorted(settings.keys() & self.not_sampled)))
         return " with ".join(f"{name}={settings[name]:g}" for name in names)

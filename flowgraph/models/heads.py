@@ -30,18 +30,17 @@ _ENDINGS: Mapping[str, Head] = {"ForTokenClassification": "values", "ForSequence
 
 
 def head_of(model: Model) -> Head:
-    """Return the kind of a model's head, by the name of its class.
+    """Return the kind of a model's head, from the name of its class: "tokens", "values" or "score".
 
-    It is "tokens" (logits of the next token), "values" (a number at each token), or "score" (a number for a whole
-    text).
+    These give logits of the next token, a number at each token, or a number for a whole text.
     """
     return named_head(type(model).__name__)
 
 
 def declared_head(config: Mapping[str, Any]) -> Head:
-    """Return the kind of head that the content of a config.json declares by its first architecture.
+    """Return the kind of head that the first architecture in a config.json has: "tokens", "values" or "score".
 
-    The result is "tokens" if it declares none.
+    It is "tokens" if config.json lists no architecture, or one that is not recognized.
 
     >>> declared_head({"architectures": ["LlamaForTokenClassification"]})
     'values'
@@ -51,7 +50,7 @@ def declared_head(config: Mapping[str, Any]) -> Head:
 
 
 def named_head(name: str) -> Head:
-    """Return the kind of head of a transformers class, by its name; "tokens" for names that are not recognized.
+    """Return the kind of head of a transformers class, from its name; "tokens" for a name that is not recognized.
 
     >>> named_head("LlamaForCausalLM"), named_head("Qwen2ForSequenceClassification")
     ('tokens', 'score')
@@ -69,13 +68,12 @@ def head_names(model: Model) -> frozenset[str]:
 
 
 def with_head(model: Model, head: Head, name: object, seed: int | None = None) -> tuple[Model, str]:
-    """Return (a model with another head on the same backbone, a note on how the head was initialized).
+    """Return a model with another head on the backbone of `model`, and a note that says how the head was initialized.
 
-    `head` is not "tokens"; the new head has one output, and shares the backbone with `model`, whose config changes. If
-    `model` already has a head of one output, its weights are copied. Otherwise the head is zero, so that all processes
-    get the same head without communication, and the first estimates are 0. With a `seed` it is random instead, because
-    a head that is never trained would stay zero. Raises ModelError, which names `name`, if transformers has no such
-    class for this model.
+    `head` is not "tokens"; the new head has one output. The backbone is shared, and its configuration is changed. If
+    `model` already has a head of one output, the weights of that head are copied. Otherwise the new head is zero, so
+    that all processes get the same one and the first estimates are 0, or random if there is a `seed`, for a head that
+    is never trained. Raises ModelError, which names `name`, if transformers has no such class for this model.
     """
     import torch
 

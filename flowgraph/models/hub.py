@@ -17,7 +17,7 @@ _IGNORED = ["*/*", "consolidated*"]
 
 
 def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None) -> Path:
-    """Return the folder of a hub model in the hub's cache, and download it first if it is not complete there.
+    """Return the folder of a hub model in the hub's cache, and download the model first if it is not complete there.
 
     `name` is the hub id; `endpoint` is another address of the hub. `say` gets a message before a download. Raises
     ModelError within a few seconds if the hub cannot be reached or lacks the model, and later if the download fails.
@@ -38,9 +38,10 @@ def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None)
 
 
 def config_folder(name: str, *, endpoint: str | None = None) -> Path:
-    """Return a folder with the config.json of a hub model, and download this file first if it is not cached.
+    """Return a folder that contains the config.json of a hub model, and download this file first if it is not cached.
 
-    Raises ModelError as `fetch` does.
+    `endpoint` is another address of the hub. Raises ModelError if the hub cannot be reached or lacks the model or the
+    file.
     """
     client = hub_client()
     cached = client.try_to_load_from_cache(name, "config.json")
@@ -52,13 +53,13 @@ def config_folder(name: str, *, endpoint: str | None = None) -> Path:
 
 
 def cached_tokenizer(name: str) -> Path | None:
-    """Return the folder of a hub model's tokenizer in the hub's cache, without a download; None if it is not there."""
+    """Return the folder of a hub model's tokenizer in the hub's cache, without a download; None if it is not cached."""
     cached = hub_client().try_to_load_from_cache(name, "tokenizer_config.json")
     return Path(cached).parent if isinstance(cached, str) else None
 
 
 def reach(name: str, endpoint: str | None = None) -> None:
-    """Raise ModelError if the hub does not answer within 5 seconds, or if it does not have the model `name`."""
+    """Raise ModelError if the hub at `endpoint` does not answer within 5 seconds, or lacks the model `name`."""
     client = hub_client()
     with _reaching(name):
         try:
@@ -86,10 +87,12 @@ def _why(error: Exception) -> str:
 def fetch_data(
     name: str, choose: Callable[[Sequence[str]], Sequence[str]], revision: str, *, endpoint: str | None = None
 ) -> list[Path]:
-    """Return the paths of a hub data set's files that `choose` selects by name; missing files are downloaded.
+    """Return the paths of the files of a hub data set that `choose` selects; missing files are downloaded.
 
-    Without the hub, files are chosen from those in its cache. Returns an empty list if the revision does not exist.
-    Raises ModelError if the hub lacks the data set or a download fails, or without the hub if the cache lacks files.
+    `choose` gets the names of all files and returns some of them; without the hub it gets those in the cache. The
+    result is [] if `choose` selects none, or if the hub has no such `revision`. Raises ModelError if the hub lacks the
+    data set, if `name` is not a valid id, if the download fails, or if the hub cannot be reached and its cache lacks
+    the files.
     """
     client, asked = hub_client(), {"repo_type": "dataset", "revision": revision}
     try:

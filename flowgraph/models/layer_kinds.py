@@ -36,9 +36,10 @@ class Attention:
         return self.layers * self.cached * (entries if self.window is None else min(entries, self.window))
 
     def pass_products(self, tokens: int, pairs: int) -> int:
-        """Return the number of multiplications of attention in a pass of `tokens` tokens, over all these layers.
+        """Return the number of multiplications of attention in a pass over `tokens` tokens, in all these layers.
 
-        `pairs` is the number of pairs of tokens under full causal attention; a window or picks reduce it here.
+        `pairs` is the number of pairs (token, earlier token or itself) under full causal attention; `window`, `picks`
+        and `stride` reduce this number here.
 
         Deviation: the first tokens of a long sequence, which have fewer tokens before them, are counted like the rest.
         """
@@ -60,13 +61,13 @@ class Recurrent:
     products: int
 
     def cache_numbers(self, context_tokens: int) -> int:
-        """Return the number of elements (not bytes) in the states of one sequence; 0 for an empty context."""
+        """Return the number of elements (not bytes) in the states of one sequence, in all layers; 0 without context."""
         return self.layers * self.state * (context_tokens > 0)
 
     def pass_products(self, tokens: int, pairs: int) -> int:
-        """Return the number of multiplications of the recurrence in a pass of `tokens` tokens; `pairs` is not used.
+        """Return the number of multiplications of the recurrence in a pass over `tokens` tokens, in all these layers.
 
-        Kernels that compute in chunks need more.
+        `pairs` is not used. Kernels that compute in chunks need more multiplications.
         """
         return self.layers * self.products * tokens
 
@@ -77,7 +78,7 @@ Mixer = Attention | Recurrent
 def grouped_query_attention(
     layers: int, heads: int, kv_heads: int, head_dim: int, window: int | None = None
 ) -> Attention:
-    """Return `layers` layers of grouped-query attention, with a window of `window` tokens, or None for full attention.
+    """Return a group of `layers` layers of grouped-query attention; `window` is in tokens, None for full attention.
 
     For each query head, a pair of tokens needs `head_dim` multiplications with the key and as many with the value; keys
     and values are cached for each KV head.

@@ -46,7 +46,7 @@ def hub_client() -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Generator[None]:
-    """Suppress warnings, log messages and progress bars of transformers and the hub client in a `with` block."""
+    """Suppress warnings, logs and progress bars of transformers and the hub client, process-wide, in a `with` block."""
     logging: Any = import_module("transformers.utils.logging")
     hub: Any = import_module("huggingface_hub.utils.tqdm")
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -67,7 +67,7 @@ def quiet() -> Generator[None]:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Generator[None]:
-    """Seed torch's CPU random numbers with `seed` in a `with` block, and restore their earlier state afterwards."""
+    """Seed torch's random generator of the CPU with `seed` for the `with` block, and restore its state afterwards."""
     import torch
 
     before = torch.get_rng_state()

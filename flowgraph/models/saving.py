@@ -32,7 +32,7 @@ def save(
 
     `weights`, by name, are written in place of the model's own, for a process that holds only a shard of them. Adapters
     are merged into the weights; those of a language model are also saved in the subfolder `adapter`. If `sums`, the
-    hashes of all files are saved in the folder too, and `load` compares them.
+    SHA-256 of each file is saved in the folder too, for `load` to compare.
 
     Raises ModelError if the folder exists or cannot be written (a full disk, no permission); no files remain then.
     """
@@ -60,10 +60,10 @@ def save(
 
 @contextlib.contextmanager
 def whole_folder(target: Path) -> Generator[Path]:
-    """Yield a draft folder for a `with` block to fill; afterwards, write it to disk and rename it to `target`.
+    """Yield a draft folder for the `with` block to fill; afterwards, flush it to disk and rename it to `target`.
 
-    The draft is next to `target`, whose parents are created. If the block raises, the draft is deleted. Raises OSError
-    if `target` then exists and is not empty.
+    The draft is next to `target`, whose parents are created. If the block or the rename raises, the draft is deleted.
+    Raises OSError if `target` then exists and is not an empty folder.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
@@ -88,7 +88,7 @@ def _sync(path: Path) -> None:
 
 
 def write_error_text(error: Exception) -> str:
-    """Return the message of an error that a write raised, with the path if it has one.
+    """Return the message of an error that was raised by a write, with the path if the error has one.
 
     >>> write_error_text(FileExistsError(17, "File exists", "a/b"))
     'File exists (a/b)'

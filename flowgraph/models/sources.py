@@ -71,7 +71,7 @@ class ModelSource:
         return replace(self, name=self.name.rpartition(_LORA)[0], lora=None) if self.lora is not None else self
 
     def suggest(self) -> Mapping[str, float]:
-        """Return settings that train this model well, by "op.setting"; {} if none are known.
+        """Return settings that train this model well, by names such as `update.lr`; {} if none are known.
 
         Models with adapters get ten times the learning rate.
 
@@ -92,7 +92,8 @@ def resolve(text: str, *, cache: Path) -> ModelSource:
     the table, such as `qwen3-8b`. Each may end in `+lora=RANK` or `+lora=RANK,alpha=ALPHA`: adapters are then trained
     instead of the weights; alpha is 2 · rank by default.
 
-    Raises ModelError for any other text, and for a folder that does not exist.
+    Raises ModelError for any other text, for options that are unknown or out of range, and for a path that is not a
+    folder.
     """
     base, plus, options = text.rpartition(_LORA)
     if plus:

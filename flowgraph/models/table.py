@@ -36,14 +36,14 @@ class ListedModel:
     positions: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def positions_of(self, name: str) -> int | None:
-        """Return the largest number of tokens in a row for the id `name`; None if it is not listed."""
+        """Return the largest number of tokens in a row for `name`, one of `ids`, ignoring case; None if unknown."""
         ending = name.casefold().removeprefix(self.name.casefold())
         default = self.positions.get("") if ending.endswith(QUANTIZED) else None
         return {key.casefold(): tokens for key, tokens in self.positions.items()}.get(ending, default)
 
     @property
     def ids(self) -> Iterator[str]:
-        """Yield all hub ids that have these sizes, this model's id first."""
+        """Yield the hub ids of all models that have these sizes, this model's id first."""
         yield self.name
         for name in self.also:
             if name.startswith("-") or "/" in name:
@@ -51,20 +51,20 @@ class ListedModel:
 
     @property
     def short_names(self) -> Iterator[str]:
-        """Yield the short names of this model: its id without the organization, and the short names in `also`."""
+        """Yield the short names of this model: its id without the organization, and then the short names in `also`."""
         yield _short(self.name)
         yield from (name for name in self.also if not name.startswith("-") and "/" not in name)
 
 
 @cache
 def table() -> Mapping[str, ListedModel]:
-    """Return all models of the table, by hub id."""
+    """Return all models of the table by hub id, in the order of the file, which is read once."""
     entries: dict[str, dict[str, Any]] = json.loads(FILE.read_text("utf-8"))
     return {name: ListedModel(name, **entry) for name, entry in entries.items()}
 
 
 def listed(name: str) -> ListedModel | None:
-    """Return the table's entry for a hub id or another id with the same sizes, in any case; None if there is none."""
+    """Return the table's entry for a hub id, or for another id with the same sizes, ignoring case; None if none."""
     return _by_id().get(name.casefold(), ("", None))[1]
 
 
@@ -81,7 +81,7 @@ def full_name(text: str) -> str | None:
 
 
 def nearest_names(text: str, built_in: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return up to three short names, of the table or in `built_in`, that resemble `text`; the most similar is first.
+    """Return up to three short names, from the table or `built_in`, that resemble `text`, the most similar first.
 
     >>> nearest_names("llama-3.1-9b")[0]
     'Llama-3.1-8B'
@@ -97,10 +97,7 @@ def _by_id() -> Mapping[str, tuple[str, ListedModel | None]]:
 
 @cache
 def _by_short_name() -> Mapping[str, str]:
-    """Return the hub id for each short name.
-
-    A short name of an entry has priority over that of another id with the same sizes, which must be unambiguous.
-    """
+    """Return the hub id of each short name: that of an entry, or else of the only id with this short name."""
     ids = dict[str, set[str]]()
     for name, _ in _by_id().values():
         ids.setdefault(_key(_short(name)), set()).add(name)

@@ -24,11 +24,11 @@ CHATS: tuple[list[dict[str, str]], ...] = (
 
 
 def main() -> int:
-    """Render two short chats with the template on the standard input, and return an exit code.
+    """Render two short chats with the template on the standard input, and return an exit code: 3 or 0.
 
     The input is JSON: `{"template": …, "tokens": {…}}`. The code is 3 (`TOO_LARGE`) if the template takes more than 1
-    GiB of memory or gives more than a million characters, else 0, also for a template that raises an error: its first
-    real use raises it again. The system kills this process if the template takes more than 2 seconds of CPU time.
+    GiB of memory or gives more than 2**20 characters, and 0 otherwise, also if the template raises an error. Memory and
+    time of this process are limited: the system kills it after 2 seconds of CPU time or 30 seconds in all.
     """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))

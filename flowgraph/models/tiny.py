@@ -44,7 +44,7 @@ class TinySize:
 
 
 def config_of(size: TinySize) -> dict[str, int]:
-    """Return the sizes of a tiny model under the names that config.json has for them."""
+    """Return the sizes of a tiny model by their names in config.json, without the vocabulary."""
     return {
         "hidden_size": size.hidden,
         "intermediate_size": size.intermediate,
@@ -55,13 +55,13 @@ def config_of(size: TinySize) -> dict[str, int]:
 
 
 def parse_size(text: str) -> TinySize:
-    """Return the size that a text such as `tiny` or `tiny:hidden=64,layers=2` describes.
-
-    >>> parse_size("tiny:hidden=32,layers=1")
-    TinySize(hidden=32, layers=1, heads=4, intermediate=192, positions=128)
+    """Return the size that a text such as `tiny` or `tiny:hidden=64,layers=2` describes; the rest has its default.
 
     Raises ModelError for an option that is unknown, not an integer, or out of its range, and if `hidden` is not a
     multiple of 2 · `heads`.
+
+    >>> parse_size("tiny:hidden=32,layers=1")
+    TinySize(hidden=32, layers=1, heads=4, intermediate=192, positions=128)
     """
     sizes = dict[str, int]()
     for part in filter(None, text.partition(":")[2].split(",")):
@@ -77,9 +77,9 @@ def parse_size(text: str) -> TinySize:
 
 
 def parse_whole(text: str, name: str, value: str, low: int, high: int) -> int:
-    """Return the integer in `value`, the text of a model's option `name`.
+    """Return the text `value` of the option `name` as an integer.
 
-    Raises ModelError, which names `text`, the name of the model, if `value` is not an integer from `low` to `high`.
+    Raises ModelError, which names the model `text`, if `value` is not an integer from `low` to `high`.
     """
     if not (value.isascii() and value.isdigit() and low <= int(value) <= high):
         raise ModelError.bad_option(text, f"{name}={value} is not an integer from {low} to {high}")
@@ -87,7 +87,7 @@ def parse_whole(text: str, name: str, value: str, low: int, high: int) -> int:
 
 
 def build(seed: int, size: TinySize | None = None) -> tuple[Model, Tokenizer]:
-    """Return a new tiny model (float32, eval mode) and its tokenizer; `size` None is the default size.
+    """Return a new tiny model (float32, eval mode, on the CPU) and its tokenizer; `size` None means the default size.
 
     The same seed gives the same weights; the random state of the caller is unchanged.
     """

@@ -27,9 +27,9 @@ PLAIN_TEMPLATE = (
 
 
 def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Return the tokenizer in a model's folder, and notes about what was added to it.
+    """Return the tokenizer in a model's folder, and a note for the user about each part that was added to it.
 
-    Added are a padding token and a chat template, if it has none. `vocabulary` is the number of rows of the model's
+    A padding token and a chat template are added if it has none. `vocabulary` is the number of rows of the model's
     embedding. Raises ModelError if the tokenizer cannot be read, has no end token, has ids that the model lacks, or has
     a chat template that takes too much memory or time.
     """
@@ -65,7 +65,7 @@ def try_template(tokenizer: Tokenizer, folder: Path) -> None:
     """Raise ModelError if the tokenizer's chat template takes too much memory, time or text for a short chat.
 
     It is rendered in another process, with the limits of `template_probe`. A template that raises an error is accepted
-    here; its first real use raises the error. `folder` is named in the error.
+    here; `ChatTokenizer.encode` then raises that error. `folder` is named in the ModelError.
     """
     try:
         source = tokenizer.get_chat_template()
@@ -93,10 +93,10 @@ class ChatTokenizer:
         self._tokenizer = tokenizer
 
     def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
-        """Return the token ids of a chat: up to the start of the model's answer, or including a complete `answer`.
+        """Return the token ids of a chat that ends where the model's answer starts, or after `answer` if it is given.
 
-        The model's chat template formats the chat. Without a template, the contents of the messages are joined by line
-        ends, and an answer is followed by the end token.
+        The model's chat template formats the chat, and an error in the template is raised. Without a template, the
+        contents of the messages are joined by line ends, and an answer is followed by the end token.
         """
         chat = [*messages] if answer is None else [*messages, {"role": "assistant", "content": answer}]
         if self._tokenizer.chat_template:
@@ -106,27 +106,26 @@ class ChatTokenizer:
         return ids if answer is None else (*ids, self._tokenizer.eos_token_id)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of a response, without special tokens."""
+        """Return the text of a response from its token ids; special tokens are left out."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
 
 def end_tokens(eos: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the ids of the tokens that end a response.
+    """Return the ids of the tokens that end a response: those in `eos`, and the end token of `tokenizer` if it has one.
 
-    `eos` is the value in the model's configuration: one id, a list of ids, or None. The end token of `tokenizer` is
-    added.
+    `eos` is the value in the model's configuration: one id, a list of ids, or None.
     """
     ends = [*(eos if isinstance(eos, list) else [eos]), getattr(tokenizer, "eos_token_id", None)]
     return frozenset(int(token) for token in ends if token is not None)
 
 
 def stop_length(tokens: Sequence[int], stopping: Stopping, tokenizer: Any) -> int | None:
-    """Return the number of tokens up to and including the first that completes a stop; None without a stop.
+    """Return the number of tokens up to and including the first that completes a stop; None if no stop is found.
 
-    A stop is one of the token ids of `stopping`, or one of its texts anywhere in the decoded response, where it may
-    begin and end within tokens. The response is decoded with its special tokens; a character whose bytes are incomplete
-    is U+FFFD.
+    A stop is one of the token ids of `stopping`, or one of its texts anywhere in the decoded response, where the text
+    may begin and end inside a token. The response is decoded with its special tokens; a character whose bytes are
+    incomplete is U+FFFD.
     """
     length = next((place + 1 for place, token in enumerate(tokens) if token in stopping.ids), None)
 
@@ -141,9 +140,9 @@ def stop_length(tokens: Sequence[int], stopping: Stopping, tokenizer: Any) -> in
 
 
 def cut_at_stop(completion: Completion, stopping: Stopping, tokenizer: Any) -> Completion:
-    """Return a completion cut after its first stop and marked as finished; unchanged if it has no stop.
+    """Return a completion that is cut after its first stop and marked as finished; unchanged if it has no stop.
 
-    The cut does not depend on later tokens, so the result has the distribution of a response that was stopped there.
+    The stop itself is kept. Tokens, log-probs and version spans after it are dropped.
     """
     length = stop_length(completion.tokens, stopping, tokenizer)
     if length is None:
@@ -155,8 +154,8 @@ def cut_at_stop(completion: Completion, stopping: Stopping, tokenizer: Any) -> C
 def refuse_request(request: SampleRequest, positions: int | None, vocabulary: int | None = None) -> None:
     """Raise ModelError for a request with an empty context, more than `positions` tokens, or an unknown stop id.
 
-    The tokens are the context plus `max_tokens`; `positions` None means no limit. Stop ids must be below `vocabulary`;
-    None means that this is not checked.
+    The tokens are the context plus `max_tokens`; `positions` None means no limit. A stop id must be less than
+    `vocabulary`; None means that stop ids are not checked.
     """
     if not request.context:
         raise ModelError.no_prompt()

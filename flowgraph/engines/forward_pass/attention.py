@@ -57,8 +57,9 @@ class PackedAttention:
         """Return the attention output [1, N, heads, size] for `query` [1, heads, N, size].
 
         `key` and `value` may have fewer heads (grouped-query attention). `scale` None means 1 / sqrt(size). With a
-        `window`, each token attends to itself and to the `window` - 1 tokens before it. With peers, N is this rank's
-        slice of the tokens. Raises LawError if the number of peers does not divide the number of query heads.
+        `window`, each token attends to itself and at most `window` - 1 tokens before it; None means no limit. With
+        sequence parallelism, N is this rank's slice of the tokens, and every rank must call this. Raises LawError if
+        the number of these ranks does not divide the number of query heads.
         """
         self.windows.add(window)
         ways = {"segments": self._segments, "mask": self._mask, "varlen": self._varlen, "flex": self._flex}
@@ -124,8 +125,8 @@ class PackedAttention:
 def segment_mask(segments: Segments, window: int | None, device: Any) -> Tensor:
     """Return the attention mask [N, N] of packed tokens: entry [i, j] is true if token i attends to token j.
 
-    A token attends to itself, to the earlier tokens of its run, and to all tokens of the run that its run continues;
-    with a `window`, only to those of them that are less than `window` positions before it.
+    A token attends to itself, to the earlier tokens of its run, and to all tokens of the run that its run continues.
+    With a `window`, it attends only to those tokens among these that are less than `window` positions before it.
     """
     token = torch.arange(int(segments.tokens.sum()), device=device)
     mask: Tensor = _sees(segments, window, device)(token[:, None], token[None])
@@ -149,11 +150,11 @@ def _sees(segments: Segments, window: int | None, device: Any) -> Callable[[Any,
 
 
 def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[int, int]]:
-    """Return the inputs of variable-length attention over packed tokens: key indices, cumulative and longest lengths.
+    """Return the inputs of variable-length attention: (key indices, cumulative lengths, longest lengths).
 
-    The indices [keys] select the keys of all runs, one run after another. The cumulative lengths are two int32 tensors
-    [runs + 1], for queries and for keys, that start at 0. The longest lengths are the largest numbers of queries and of
-    keys in one run.
+    The indices [keys] select the packed tokens that are keys of a run, one run after another. The cumulative lengths
+    are two int32 tensors [runs + 1] that start at 0, for queries and for keys. The longest lengths are the largest
+    numbers of queries and of keys in one run.
     """
     keys = segments.before + segments.tokens
     counts = np.stack([segments.before, segments.tokens], 1).reshape(-1)
@@ -164,7 +165,7 @@ def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Ten
 
 
 def flex_block_mask(segments: Segments, window: int | None, device: Any) -> Any:
-    """Return the block mask for torch's flex attention that is equivalent to the result of `segment_mask`."""
+    """Return a block mask for torch's flex attention with the same true entries as `segment_mask`."""
     untyped: Any = flex
     sees, count = _sees(segments, window, device), int(segments.tokens.sum())
     return untyped.create_block_mask(
@@ -184,10 +185,7 @@ def _runs(tensor: Tensor, index: Tensor, runs: int) -> Tensor:
 
 
 def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Run SDPA, causal if `mask` is None.
-
-    With a mask, query heads that share a key head are computed as more queries of one head.
-    """
+    """Run SDPA, causal without a mask; with one, query heads that share a key head are queries of one head."""
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
     groups = query.shape[1] // key.shape[1]
@@ -202,7 +200,6 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale:
 
 
 def _repeated(tensor: Tensor, heads: int) -> Tensor:
-    """Repeat the heads of keys or values [B, fewer, N, size] so that there are `heads` of them."""
     return tensor if tensor.shape[1] == heads else tensor.repeat_interleave(heads // tensor.shape[1], 1)
 
 
@@ -210,16 +207,16 @@ def _repeated(tensor: Tensor, heads: int) -> Tensor:
 
 
 def attention_obstacle(model: Any) -> str:
-    """Return the reason why a model's attention cannot be replaced by packed attention, or "" if it can.
+    """Return why a model's attention cannot be replaced by packed attention, as a clause; "" if it can.
 
-    Only attention that is configured as `sdpa`, or as packed attention already, can be replaced.
+    It can be replaced if it is configured as `sdpa`, or as packed attention already.
     """
     unknown = {str(config._attn_implementation) for config in _configs(model)} - {"sdpa", NAME}
     return f"its attention is {', '.join(sorted(unknown))}, and not sdpa" if unknown else ""
 
 
 def set_attention(model: Any, name: str = NAME) -> None:
-    """Select the attention function of a model's layers, in place: packed attention, or `name`, such as "sdpa"."""
+    """Set the attention of all layers of a model, in place, to packed attention or to `name`, such as "sdpa"."""
     library = transformers()
     library.AttentionInterface.register(NAME, _layer_attention)
     library.AttentionMaskInterface.register(NAME, _layer_mask)
@@ -229,9 +226,10 @@ def set_attention(model: Any, name: str = NAME) -> None:
 
 @contextmanager
 def requested_windows() -> Generator[set[int | None]]:
-    """Yield a set that collects the windows for which a model requests masks inside the `with` block.
+    """Yield a set that collects the attention windows for which a model requests masks inside the `with` block.
 
-    Inside the block no mask is computed. None is in the set if the model requests a mask without a window.
+    Only models after `set_attention` are observed, and they get no masks inside the block. Windows are in tokens; None
+    is in the set if a model requests a mask without a window.
     """
     windows = set["int | None"]()
     token = _WINDOWS.set(windows)
@@ -258,10 +256,7 @@ def _layer_attention(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention under the interface of transformers: [1, heads, N, size] in, [1, N, heads, size] out.
-
-    Without `packed`, SDPA is called. Raises LawError for options that packed attention does not support.
-    """
+    """Compute attention for transformers, by SDPA without `packed`; raise LawError for options that packing lacks."""
     if packed is None:
         sdpa = transformers().AttentionInterface()["sdpa"]
         options |= {"dropout": dropout, "scaling": scaling, "sliding_window": sliding_window}

@@ -33,9 +33,10 @@ class Bucket:
     sizes: Tensor
 
     def mask(self, window: int | None, dtype: Any) -> Tensor | None:
-        """Return the additive mask [runs or 1, 1, Q, K] of 0 and -inf, or None if plain causal attention is equivalent.
+        """Return the additive mask [runs or 1, 1, queries, keys] of 0 and -inf; None if causal attention needs no mask.
 
-        Padding has the same mask as the last real query, so that no softmax is empty.
+        `window` is the largest number of tokens that a token attends to, including itself; None means all earlier
+        tokens. Padding has the same mask as the last real query, so that no softmax is empty.
         """
         width, key_width = len(self.queries) // self.runs, len(self.keys) // self.runs
         tokens, sizes = self.tokens, self.sizes
@@ -52,10 +53,10 @@ class Bucket:
 
 
 def bucketed(segments: Segments, width: int, device: Any) -> tuple[list[Bucket], Tensor]:
-    """Sort runs of packed tokens into buckets of similar lengths, and return the buckets and an index [N].
+    """Return buckets of runs of similar lengths, and the index [N] of each packed token in their joined outputs.
 
-    The index has the position of each packed token in the concatenated outputs of the buckets. `width` is the number of
-    query heads times the head size. Runs with a context and runs without one are never in the same bucket.
+    `width` is the number of query heads times the head size. A bucket contains either runs with a context or runs
+    without one.
     """
     keys = segments.before + segments.tokens
     cuts = [
@@ -82,10 +83,7 @@ def bucketed(segments: Segments, width: int, device: Any) -> tuple[list[Bucket],
 
 
 def _partition(runs: Ints, tokens: Ints, keys: Ints, call: float) -> list[Ints]:
-    """Split runs, sorted by length, into parts of least cost: that of calls plus that of padded query-key products.
-
-    The result is optimal for that order: dynamic programming over the cheapest way to end at each shape.
-    """
+    """Split runs, sorted by length, into parts with the least cost of calls and padding (dynamic programming)."""
     if not len(runs):
         return []
     runs = runs[np.lexsort((keys[runs], tokens[runs]))]

@@ -33,10 +33,11 @@ def read_logits(
     temperature: float,
     truncation: Truncation = WHOLE_VOCABULARY,
 ) -> list[Tensor]:
-    """Return the statistics `names` of `tokens` [...] under `logits` [..., V]: for each name, in order, a tensor [...].
+    """Return a tensor [...] for each of `names`, in order: a statistic of `tokens` [...] under `logits` [..., V].
 
     The names are `logprobs` (nats), `entropy` (nats) and `square_probs` (the sum of squared probabilities). Logits are
-    divided by `temperature`, unless it is 0. Tokens that `truncation` leaves out have probability 0, except `tokens`.
+    first divided by `temperature`, unless it is 0. Tokens that `truncation` leaves out have probability 0, except
+    `tokens` themselves.
     """
     logits = full_precision(logits)
     if temperature not in (0, 1):
@@ -69,9 +70,9 @@ def stats_head(
 ) -> Generator[None]:
     """Make a language model return statistics [1, n, len(names)] instead of logits inside the `with` block.
 
-    They are statistics of the tokens `tokens` [n] under the logits at the positions `reads` [n] of the packed row.
-    `names`, `temperature` and `truncation` are those of `read_logits`. `chunk_tokens` is the largest number of tokens
-    in a chunk; None: as many as give 2**24 logits.
+    They are the statistics of `tokens` [n] under the logits at the indices `reads` [n] of the packed row. `names`,
+    `temperature` and `truncation` are those of `read_logits`. `chunk_tokens` is the largest number of tokens in a
+    chunk; None means that a chunk has at most 2**24 logits.
     """
     head, config = model.get_output_embeddings(), model.config.get_text_config()
     original = head.forward

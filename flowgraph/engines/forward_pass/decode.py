@@ -46,12 +46,13 @@ def decode(
     version: int,
     stopped: Callable[[SampleRequest, Sequence[int]], bool] | None = None,
 ) -> list[Completion]:
-    """Generate one sample for each request, all in one batch; `ends` are the token ids at which the model ends one.
+    """Generate one sample for each request, all in one batch, and return the completions in the order of the requests.
 
-    `version` is the version of the weights, which each completion records. `stopped(request, tokens)` says whether
-    `tokens` contain a text that ends the response; it is called after every 8 tokens of a request with such texts, and
-    if it returns True, the row leaves the batch. Its completion contains all tokens up to there, so the caller must cut
-    it. Raises LawError, which names the prompt, if the model's logits are NaN or infinite.
+    `ends` are the token ids at which the model ends a response, and `version` is the version of the weights, which each
+    completion records. `stopped(request, tokens)` returns whether `tokens` contain a text that ends the response. It is
+    called after every 8 tokens of a request with such texts; if it returns True, generation of this sample ends. The
+    completion is not cut at the text. Raises LawError, which names the prompt, if the model's logits are NaN or
+    infinite.
     """
     rows = [
         _SampleState(request, request.ends(ends), request.key.generator(request.prompt, request.sample))
@@ -93,9 +94,9 @@ def read_distinct(
 ) -> tuple[Any, Tensor, Tensor]:
     """Run the model once on the distinct contexts; return its output, the mask [G, P], and an index [B] into G.
 
-    G is the number of distinct contexts, and P the length of the longest. The index has the place of each of `contexts`
-    among the distinct ones. A context without tokens is computed as one token of id 0. `options` are passed to the
-    model.
+    G is the number of distinct contexts, and P the length of the longest. The index has the place of each of the B
+    `contexts` among the distinct ones. A context without tokens is computed as one token of id 0. `options` are passed
+    to the model.
     """
     row = {context: i for i, context in enumerate(dict.fromkeys(contexts))}
     ids, mask = pad_left([context or (0,) for context in row], device)
@@ -105,9 +106,9 @@ def read_distinct(
 
 
 def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tensor]:
-    """Return lists of token ids padded on the left, as a tensor [B, P], and their mask [B, P].
+    """Return lists of token ids padded on the left, as (ids, mask), two integer tensors [lists, longest] on `device`.
 
-    Padding has id 0 and is 0 in the mask; P is the length of the longest list.
+    Padding has id 0 and mask 0; tokens have mask 1. `device` None means the CPU.
     """
     width = max((len(context) for context in contexts), default=0)
     ids, mask = torch.zeros(len(contexts), width, dtype=torch.long), torch.zeros(len(contexts), width, dtype=torch.long)
@@ -183,5 +184,5 @@ def device_of(model: Any) -> torch.device:
 
 
 def full_precision(logits: Tensor) -> Tensor:
-    """Return logits converted to at least float32, because log-probs in half precision are too coarse to compare."""
+    """Return logits in float32 at least: log-probs in half precision are too coarse to compare."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

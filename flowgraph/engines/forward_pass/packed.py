@@ -60,11 +60,13 @@ def read_packed(
     *,
     masked: bool = True,
 ) -> tuple[TokenStats, PackedAttention]:
-    """Return the statistics `names` of each response token [B, T], and the attention object of the pass.
+    """Return the statistics `names` of each response token [rows, tokens], and the attention object of the pass.
 
-    The model is called once, after its attention is replaced by packed attention. `packing` says how it runs on packed
-    tokens. Each peer of `sequence` runs a slice of the tokens and returns the statistics of all of them. With `masked`
-    False, the model computes its own attention masks.
+    Values beyond the length of a response are zero. The model is called once; its attention is replaced by packed
+    attention, in place, and remains so. `packing` selects the attention kernel, and whether the head computes
+    statistics in chunks. Each rank of `sequence` runs a slice of the tokens, and gets the statistics of all tokens.
+    With `masked` False, the model computes its own attention masks. Raises LawError for an empty context, or if the
+    model needs an attention option that packed attention lacks.
     """
     sequence = sequence if sequence is not None and sequence.count > 1 else None
     rank, count = (0, 1) if sequence is None else (sequence.rank, sequence.count)
@@ -97,10 +99,10 @@ def read_packed(
 
 
 def peer_slice(packed: Packed, rank: int, count: int, device: Any) -> PeerSlice:
-    """Return slice `rank` of packed tokens that are cut into `count` equal slices, as tensors on `device`.
+    """Return slice `rank` of the packed tokens, cut into `count` equal slices, as tensors on `device`.
 
     `count` must divide the number of tokens. A slice without response tokens computes statistics of its first token, so
-    that every peer has a gradient, which may be zero.
+    that every rank has a gradient, which may be zero.
     """
     width = len(packed.ids) // count
     peer = packed.reads // width

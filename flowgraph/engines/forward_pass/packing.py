@@ -57,8 +57,8 @@ class Packed:
 def pack(rows: ResponseRows, multiple: int = 1) -> Packed:
     """Return rows as one row of packed tokens, padded with tokens of id 0 to a multiple of `multiple` tokens.
 
-    Each distinct context comes once, followed by the responses to it. The last token of each response is left out,
-    since its logits are not used. Without rows, the result has at least one token of id 0. Raises LawError for an empty
+    Each distinct context appears once, followed by the responses to it. The last token of each response is left out,
+    because its logits are not used. Without rows, the result consists of padding only. Raises LawError for an empty
     context.
     """
     lengths = rows.lengths.numpy(force=True).astype(np.int64)
@@ -94,10 +94,10 @@ def pack(rows: ResponseRows, multiple: int = 1) -> Packed:
 
 
 def packed_tokens(rows: ResponseRows, *, shared: bool = True) -> Ints:
-    """Return the number of packed tokens [B] that each row adds to a pass: its response, and its context if new.
+    """Return the number of packed tokens [rows] that each row adds: its response, and its context if it is new.
 
-    A context is new if the previous row has another one. The last token of a response does not count. With `shared`
-    False, every row's context counts.
+    A context is new if it differs from that of the previous row. The last token of a response does not count. With
+    `shared` False, the context of every row counts.
     """
     lengths = rows.lengths.numpy(force=True).astype(np.int64)
     _, _, sizes, group = _distinct(rows.context)
@@ -106,7 +106,7 @@ def packed_tokens(rows: ResponseRows, *, shared: bool = True) -> Ints:
 
 
 def ranges(start: Ints, count: Ints) -> Ints:
-    """Return, for each i in turn, the `count[i]` consecutive integers that start at `start[i]`.
+    """Return, one after another for each i, the `count[i]` consecutive integers that start at `start[i]`.
 
     >>> import numpy as np
     >>> ranges(np.array([5, 1]), np.array([2, 3])).tolist()
@@ -117,9 +117,10 @@ def ranges(start: Ints, count: Ints) -> Ints:
 
 
 def stats_by_row(stats: Mapping[str, Tensor], packed: Packed, device: Any) -> dict[str, Tensor]:
-    """Return statistics of response tokens as tensors [B, T] on `device`, zero beyond a row's length, by name.
+    """Return statistics of response tokens by name, as tensors [rows, tokens] on `device`; zero beyond a row's length.
 
-    `stats` has the statistics of all response tokens [n], row after row, by name; `packed` has the lengths of the rows.
+    `stats` has, by name, the statistics of all response tokens [n], row after row; `packed` has the lengths of the
+    rows.
     """
     inside = torch.arange(packed.shape[1]) < torch.from_numpy(packed.lengths)[:, None]
     inside = inside.to(device)

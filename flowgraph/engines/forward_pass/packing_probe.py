@@ -40,9 +40,9 @@ GIVES: Mapping[Head, tuple[str, ...]] = {
 def choose_packing(model: Any, *, half: bool = False) -> Packing | None:
     """Return how a model runs on packed tokens, or None if it needs padded batches (`padding_reason` says why).
 
-    The first call runs the model a few times on about ten tokens, without gradients; all ranks that share a sharded
-    model must make it. The model is unchanged, and later calls return the first result. `half` means that passes will
-    compute in bfloat16, whatever the dtype of the weights.
+    The first call runs the model several times on about ten tokens, without gradients; all ranks of a sharded model
+    must make this call. Later calls return the first result. `half` means that passes will compute in bfloat16 on a
+    GPU, whatever the dtype of the weights.
     """
     if model not in CHOSEN:
         device = next(model.parameters()).device.type
@@ -52,10 +52,10 @@ def choose_packing(model: Any, *, half: bool = False) -> Packing | None:
 
 
 def padding_reason(model: Any) -> str:
-    """Return a sentence that explains why a model needs padded batches, or "" if it can run on packed tokens.
+    """Return a sentence that says why a model needs padded batches, or "" if it can run on packed tokens.
 
     The first call for a model runs it on a few tokens, as `choose_packing` does; all ranks of a sharded model must make
-    that call.
+    this call.
     """
     choose_packing(model)
     return CHOSEN[model][1]
@@ -87,7 +87,6 @@ def _probe(model: Any) -> tuple[Packing | None, str]:
 
 
 def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
-    """Return how the results on packed tokens differ from the expected ones; "" if they do not."""
     windows = list[set[int | None]]()
 
     def read() -> TokenStats:
@@ -122,11 +121,7 @@ def _rows(model: Any) -> ResponseRows:
 
 
 def _observed(model: Any, read: Callable[[], TokenStats]) -> list[Tensor]:
-    """Return the statistics, and the hidden states that the head gets for each response token.
-
-    The hidden states are compared too, because a head of zeros gives the same output for all of them. The head gets [B,
-    T, size] from padded rows, and [1, N, size] from packed tokens.
-    """
+    """Return the statistics, and the head's inputs for response tokens: a head of zeros hides differences."""
     inputs = list["Tensor"]()
     if head_of(model) == "tokens":
         head = model.get_output_embeddings()

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def read_padded(model: Any, rows: ResponseRows, names: Sequence[str], head: Head) -> TokenStats:
-    """Return the statistics `names` of each response token [B, T], zero beyond a row's length, from two model calls.
+    """Return the statistics `names` of each response token [rows, tokens], from two calls of the model on padded rows.
 
-    The first call runs all distinct contexts without their last token; for a context of one token, it runs a token that
-    the mask hides. The second call runs the last context token and the response. `head` is "tokens" or "values".
+    Values beyond the length of a response are zero. The first call runs the distinct contexts without their last
+    tokens, the second the last context tokens and the responses. `head` is "tokens" or "values".
     """
     device, width = device_of(model), max(1, int(rows.lengths.max()) if len(rows.lengths) else 1)
     lengths, contexts = rows.lengths.to(device), rows.context.to_pylist() or [[0]]
@@ -65,7 +65,7 @@ def read_padded(model: Any, rows: ResponseRows, names: Sequence[str], head: Head
 
 
 def score_texts(model: Any, rows: ResponseRows) -> Tensor:
-    """Return the score [B] of each row: the model's output at the last token of its context and response.
+    """Return the score [rows] of each text: the model's output at the last token of its context and response.
 
     Raises LawError if a row has neither context nor response tokens.
     """

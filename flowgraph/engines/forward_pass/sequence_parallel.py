@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 def all_tokens(query: Tensor, key: Tensor, value: Tensor, ranks: ProcessRanks) -> tuple[Tensor, Tensor, Tensor]:
-    """Exchange tokens for heads: return query, key and value of all tokens and of this rank's share of the heads.
+    """Exchange tokens for heads: return the query, key and value of all tokens, for this rank's share of the heads.
 
-    Each changes from [1, heads, N / P, size] to [1, heads / P, N, size]. P is the number of `ranks`; every rank must
-    call this. If P does not divide the heads of keys and values, these heads are repeated. Raises LawError if P does
-    not divide the heads of queries.
+    Arguments are [1, heads, N / P, size] and results [1, heads / P, N, size], for P ranks and N tokens; every rank must
+    call this. If P does not divide the number of key-value heads, these heads are repeated. Raises LawError if P does
+    not divide the number of query heads.
     """
     count, heads = ranks.count, query.shape[1]
     if heads % count:
@@ -54,19 +54,19 @@ def all_tokens(query: Tensor, key: Tensor, value: Tensor, ranks: ProcessRanks) -
 
 
 def own_tokens(read: Tensor, ranks: ProcessRanks) -> Tensor:
-    """Exchange heads for tokens: return the output of this rank's tokens for all heads, [1, N / P, heads, size].
+    """Exchange heads for tokens: return the attention output of this rank's tokens for all heads.
 
-    `read` [1, N, heads / P, size] is the attention output for all tokens and this rank's share of the heads. Every rank
-    must call this.
+    `read` [1, N, heads / P, size] is the attention output of all N tokens for this rank's share of the heads, and the
+    result is [1, N / P, heads, size], for P ranks. Every rank must call this.
     """
     columns = _exchange(_shared(read[0], ranks.count).flatten(2), ranks)  # [P, N / P, numbers]
     return columns.transpose(0, 1).reshape(1, columns.shape[1], -1, read.shape[3])
 
 
 def all_stats(local: Tensor, ranks: ProcessRanks) -> Tensor:
-    """Return the statistics of all ranks [P * n, kinds], in order of rank, from this rank's `local` [n, kinds].
+    """Return the token statistics of all P ranks [P · n, kinds], in order of rank, from this rank's `local` [n, kinds].
 
-    Every rank must call this, with the same n. Gradients reach only the rows of this rank.
+    Every rank must call this, with the same n. The gradient of the result reaches only this rank's `local`.
     """
 
     class Join(torch.autograd.Function):
@@ -86,7 +86,6 @@ def all_stats(local: Tensor, ranks: ProcessRanks) -> Tensor:
 
 
 def _shared(tensor: Tensor, count: int) -> Tensor:
-    """Cut the first dimension into `count` equal parts: [count, …]."""
     return tensor.reshape(count, -1, *tensor.shape[1:])
 
 

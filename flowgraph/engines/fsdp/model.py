@@ -145,10 +145,10 @@ class FsdpModel(TorchHandle):
         return gather_full(tensor, self._grid)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy this rank's rows of full, unsharded `weights` into the model.
+        """Copy this rank's rows of `weights`, which are full tensors by name, into the model.
 
-        Raises LawError unless names and shapes are those of the model (of its adapters and head, if it has adapters),
-        and if the model is asleep.
+        Raises LawError if the names or shapes are not those of the model (with adapters: of its adapters and head), if
+        the model is asleep, or if it is the frozen base of another handle.
         """
         self._refuse_asleep()
         tensors = self._carried()
@@ -175,10 +175,10 @@ class FsdpModel(TorchHandle):
         return [self._piece(parameter).tensor for parameter in self._parameters]
 
     def save(self, folder: Path) -> None:
-        """Write weights and tokenizer as a folder that transformers can load.
+        """Write weights and tokenizer to a new folder that transformers can load; only rank 0 writes.
 
-        Every rank must call this, because weights are gathered; rank 0 writes. Raises ModelError if the folder exists
-        or cannot be written.
+        Every rank must call this, because weights are gathered. Raises LawError if the model is asleep, and ModelError
+        on rank 0 if the folder exists or cannot be written.
         """
         from flowgraph.models.saving import save
 

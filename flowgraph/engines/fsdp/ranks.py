@@ -48,14 +48,14 @@ class ProcessRanks:
         return dist.get_world_size(self.group)
 
     def total(self, numbers: Tensor) -> Tensor:
-        """Return the elementwise sum of all ranks' `numbers` [n] as float64; the argument is unchanged."""
+        """Return the elementwise sum of all ranks' `numbers` [n], with the same n on all, as a float64 copy."""
         summed = numbers.detach().to("cpu", torch.float64, copy=True)
         if len(summed):
             dist.all_reduce(summed, group=self.group)
         return summed.to(numbers.device)
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Return all ranks' `numbers` [n] as one int64 tensor, in order of rank; n may differ between ranks."""
+        """Return the `numbers` [n] of all ranks as one int64 tensor, in order of rank; n may differ between ranks."""
         local = numbers.detach().to("cpu", torch.int64)
         lengths = torch.cat(self._gather(torch.tensor([len(local)]))).tolist()
         padded = torch.zeros(max(lengths), dtype=torch.int64)
@@ -69,9 +69,9 @@ class ProcessRanks:
         return parts
 
     def part(self, count: int) -> ProcessRanks | None:
-        """Return a group of the first `count` ranks, or None on the other ranks.
+        """Return the group of the first `count` ranks of this group, or None on all other ranks.
 
-        Every process that has joined must call this.
+        Every process that has joined must call this. If `count` is the number of ranks, the result is this group.
         """
         if count == self.count:
             return self
@@ -80,7 +80,7 @@ class ProcessRanks:
         return ProcessRanks(group, self.limit_s) if dist.get_rank() in members else None
 
     def grid(self, width: int) -> tuple[ProcessRanks, ProcessRanks]:
-        """Arrange the ranks in rows of `width` adjacent ranks; return this rank's column and its row, as two groups.
+        """Arrange the ranks in rows of `width` adjacent ranks; return the groups of this rank's column and of its row.
 
         `width` must divide the number of ranks. Every rank of this group must call this; other processes need not.
         """
@@ -99,9 +99,10 @@ class ProcessRanks:
         return ProcessRanks(_GROUPS[tuple(members)], self.limit_s)
 
     def leave(self) -> None:
-        """Destroy this group.
+        """Destroy this group; has no effect if this process is in no group.
 
-        Destroying the group of all processes also destroys its parts; the process may then join another.
+        If it is the group of all processes, all smaller groups are destroyed too, and the process may then join
+        another.
         """
         if dist.is_initialized():
             dist.destroy_process_group(self.group)
@@ -109,11 +110,7 @@ class ProcessRanks:
 
 @contextmanager
 def _named_by_members(members: list[int]) -> Generator[None]:
-    """Name a new group inside the `with` block after its members, so that they find each other.
-
-    torch names a group that only its members make by the number of groups that the process has, so ranks with different
-    numbers of groups would never connect.
-    """
+    """Name a new group after its members: torch names it by each process's number of groups, which may differ."""
     untyped: Any = c10d
     plain = untyped._hash_ranks_to_str
     untyped._hash_ranks_to_str = lambda ranks: f"laid out: {'-'.join(map(str, members))}"
@@ -124,13 +121,13 @@ def _named_by_members(members: list[int]) -> Generator[None]:
 
 
 def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", limit_s: float) -> ProcessRanks:
-    """Connect this process to the others as rank `rank` of `count`, and return the group of all of them.
+    """Connect this process to the others as rank `rank` of `count`, and return the group of all processes.
 
-    A process is in one such group at a time. `meeting` is the path of a new file if all processes are on one machine;
-    they then listen on loopback only. For several machines it is `tcp://host:port`, where rank 0 listens on that port
-    of all its addresses. `device` is `cpu`, `cuda`, or one device such as `cuda:1`, which becomes the current one.
-    `limit_s` is the longest wait for the others in seconds, here and in each later call. Environment variables for the
-    network interfaces of gloo and NCCL are set.
+    Blocks until all ranks have joined. A process is in one such group at a time. `meeting` is the path of a new file if
+    all processes are on one machine; they then listen on loopback only. For several machines it is `tcp://host:port`,
+    where rank 0 listens on that port of all its addresses. `device` is `cpu`, `cuda`, or one device such as `cuda:1`,
+    which becomes the current one. `limit_s` is the longest wait for the others in seconds, here and in each later call;
+    torch raises RuntimeError after it. Sets the environment variables for the network interfaces of gloo and NCCL.
     """
     if ":" in device:
         torch.cuda.set_device(torch.device(device))

@@ -53,9 +53,9 @@ class Grid:
 
     @classmethod
     def of(cls, ranks: ProcessRanks, replicas: int, sequence: int) -> Grid:
-        """Form the groups of `replicas` copies and of `sequence` peers; every rank must call this.
+        """Return the grid of `ranks` with `replicas` copies of the model, and `sequence` ranks for the same rows.
 
-        Raises LawError if a degree is less than 1 or does not divide the number of ranks.
+        Every rank must call this. Raises LawError if a degree is less than 1 or does not divide the number of ranks.
         """
         for name, degree in (("replicas", replicas), ("sequence", sequence)):
             if degree < 1 or ranks.count % degree:
@@ -65,7 +65,7 @@ class Grid:
         return cls(ranks, shards, copies, data, peers)
 
     def mesh(self, device: str) -> Any:
-        """Return the DeviceMesh for `fully_shard`: (shard), or (replicate, shard) if there are several copies.
+        """Return the DeviceMesh for `fully_shard`: (shard), or (replicate, shard) for several copies of the model.
 
         `device` is a device type, such as "cuda".
         """
@@ -89,10 +89,10 @@ class Grid:
 
 
 def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: bool) -> list[Any]:
-    """Shard each decoder layer and then the whole model with FSDP, in place, and return these modules in that order.
+    """Shard each decoder layer and then the whole model with FSDP, in place; return the layers, followed by the model.
 
-    The mesh of ranks is that of `grid`. The model computes on `device`, even if its shards are offloaded. Precision,
-    offload and activation checkpointing are those of `running`. Gradients are summed over ranks, not averaged: each
+    The ranks are those of `grid`. The model computes on `device`, even if its shards are offloaded. Precision, offload
+    and activation checkpointing are those of `running`. Gradients are summed over ranks, not averaged, because each
     rank's loss is already divided by counts over all ranks. `twice` means that a forward pass calls each module twice.
     """
     heads = [model.get_submodule(name) for name in sorted({name.rpartition(".")[0] for name in head_names(model)})]
@@ -124,9 +124,9 @@ def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: 
 
 
 def decoder_layers(model: Any) -> list[Any]:
-    """Return the decoder layers of a model, or [] if none are found.
+    """Return the decoder layers of a model in order, or [] if none are found.
 
-    They are the modules of the ModuleList whose modules have one class and, together, the most parameters.
+    These are the modules of the ModuleList with the most parameters among those whose modules all have the same class.
     """
     lists = [
         module for module in model.modules() if isinstance(module, nn.ModuleList) and len({*map(type, module)}) == 1
@@ -135,7 +135,7 @@ def decoder_layers(model: Any) -> list[Any]:
 
 
 def gather_full(tensor: Tensor, grid: Grid) -> Tensor:
-    """Return a copy of the full tensor for a tensor of a sharded model, gathered from all ranks.
+    """Return a full copy of a tensor of a sharded model, gathered from the ranks that hold its shards.
 
     Every rank must call this. A tensor that is not sharded is only copied.
     """
@@ -146,10 +146,7 @@ def gather_full(tensor: Tensor, grid: Grid) -> Tensor:
 
 
 def reset_after_failure(model: Any) -> None:
-    """Reset FSDP after a failed step: drop gradients that are not yet reduced over ranks, and the state of the pass.
-
-    FSDP has no public call to drop these gradients, and before torch 2.13 none to reset the rest.
-    """
+    """Drop the gradients that are not yet reduced over ranks, and FSDP's state of the pass, after a failed step."""
     states = model._get_fsdp_state()._state_ctx.all_states
     reset = getattr(model, "reset_iter_state", None)
     if reset is not None and states:  # before its first pass a model has no state to reset
@@ -170,11 +167,11 @@ ACCUMULATED_SHARE = 1 / 16
 
 
 def accumulates_unreduced(model: Any, grid: Grid, running: RoleSettings, device: str) -> bool:
-    """Return whether ranks accumulate unreduced gradients over micro-batches, and reduce them only once per step.
+    """Return whether ranks should sum gradients over micro-batches locally, and reduce them over ranks once per step.
 
-    This saves all reduce-scatters but one, and takes at least 4 bytes per trained parameter. It is False if that is
-    more than 1/16 of a device's memory, or if gradients are offloaded. `device` is the torch device. Every rank must
-    call this, and all get the same answer.
+    The result is False if the gradients of all trained parameters, of 4 bytes or more each, take more than 1/16 of a
+    device's memory, or if gradients are offloaded. `device` is the torch device. Every rank must call this, and all get
+    the same answer.
     """
     if "gradients" in running.offload:
         return False
@@ -205,9 +202,9 @@ _ATTENTION = (
 def recompute(layers: Iterable[Any], how: Checkpointing) -> None:
     """Enable activation checkpointing of decoder layers, in place: the backward pass runs parts of a layer again.
 
-    With "full", only the inputs of layers are stored. With "selective", expensive results are stored too: those of
-    attention, and of every second matrix product. "none" changes nothing. A pass that fills a key-value cache is never
-    recomputed: that would fill it twice.
+    With "full", only the inputs of layers are stored. With "selective", the results of attention and of every second
+    matrix product are stored too. "none" changes nothing. A pass that fills a key-value cache is never recomputed,
+    because the cache would be filled twice.
     """
     if how != "none":
         for layer in layers:

@@ -49,17 +49,17 @@ class LocalModel(TorchHandle):
         return self.ranks
 
     def without_adapters(self) -> Self:
-        """Return a frozen handle on the base model: it shares this model's memory, and disables the adapters."""
+        """Return a frozen handle, at version 0, on the base model: it shares this model's memory, without adapters."""
         base = super().without_adapters()
         base._waiting = []
         return base
 
     async def sample(self, request: SampleRequest) -> Completion:
-        """Generate one sample; requests made in one turn of the event loop are decoded in one batch.
+        """Generate one sample; requests made in one turn of the event loop are decoded in batches of `sample_rows`.
 
-        Raises LawError if the model's head gives no logits, if the model is asleep, or if logits are NaN or infinite,
-        and ModelError for a request without a context, with more tokens than the model has positions, or that ends at a
-        token id that the model does not have.
+        Raises LawError if the model has a value or score head or is asleep, or if its logits are NaN or infinite.
+        Raises ModelError for a request without a context, with more tokens than the model has positions, or that ends
+        at a token id that the model does not have.
         """
         self._refuse_asleep()
         if head_of(self.model) != "tokens":
@@ -97,7 +97,7 @@ class LocalModel(TorchHandle):
         return run_backward(losses, self._optimizers.at)
 
     def save(self, folder: Path) -> None:
-        """Write weights and tokenizer as a folder that transformers can load; only rank 0 writes.
+        """Write weights and tokenizer to a new folder that transformers can load; only rank 0 writes.
 
         Raises LawError if the model is asleep, and ModelError if the folder exists or cannot be written.
         """
@@ -108,10 +108,10 @@ class LocalModel(TorchHandle):
             save(self.model, self.raw_tokenizer, folder)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights, or only adapters and a value or score head if the model has adapters.
+        """Replace the model's weights by `weights`; with adapters, replace only the adapters and a value or score head.
 
-        Raises LawError if the model is asleep, or if the names of adapter weights differ; without adapters, torch
-        raises RuntimeError for other names or shapes.
+        Raises LawError if the model is asleep or is the frozen base of another handle, or if a model with adapters gets
+        other names. torch raises RuntimeError for other shapes, and for other names of a model without adapters.
         """
         self._refuse_asleep()
         names = self._carried_names()
@@ -121,7 +121,6 @@ class LocalModel(TorchHandle):
         self.model.load_state_dict(dict(weights), strict=not has_adapters(self.model))
 
     def _move(self, device: str) -> None:
-        """Move the parameters, which remain the same objects, and the optimizer states."""
         if self._home.type == "cpu":
             return
         self.model.to(device)

@@ -36,10 +36,10 @@ class HandleState:
     ranks: Ranks
 
     def save(self, folder: Path, version: int) -> None:
-        """Write this rank's part into `folder`, and wait until all ranks have written theirs.
+        """Write this rank's part of the weights and optimizer states, and `version`, into `folder`; wait for all ranks.
 
-        Every rank must call this. Raises OSError or SafetensorError if a file cannot be written, and OSError if another
-        rank failed.
+        Every rank must call this. `version` is the version of the weights. Raises OSError or SafetensorError if this
+        rank's files cannot be written, and OSError if another rank failed.
         """
         pieces, numbers = self._pieces(self.optimizers.states())
         with all_or_none(self.ranks, folder):
@@ -47,11 +47,12 @@ class HandleState:
                 write(folder, self.writer, version, pieces, numbers)
 
     def load(self, folder: Path) -> int:
-        """Load this rank's part of a state in `folder`; return the version of the weights.
+        """Load this rank's part of the saved weights and optimizer states, and return the version of the weights.
 
-        Any number of ranks may have written the state. Raises DataError for files that cannot be read or contain NaN or
-        infinite numbers, and LawError for the state of another model. After an error the handle is unchanged, except if
-        a file is truncated or contains such numbers: tensors that come before the fault may then be loaded.
+        The state in `folder` may have been written by another number of ranks. Raises DataError if a file is missing,
+        cannot be read, or contains NaN or infinite numbers, and LawError if the state belongs to another model or lacks
+        a part of an optimizer's state. Tensors are loaded in place, one by one: if the error concerns the numbers of a
+        tensor, this tensor and those before it may be loaded already. After other errors, the handle is unchanged.
         """
         with reading_state(folder) as state:
             states = self._empty_states(state)

@@ -27,9 +27,10 @@ KEEPS: Mapping[str, frozenset[str]] = {"adamw": frozenset({"step", "exp_avg", "e
 def run_backward(
     losses: Sequence[Callable[[], Tensor]], before: Callable[[int], None] = lambda part: None
 ) -> list[float]:
-    """Run each loss forward and backward, so that gradients accumulate, and return the values of the losses.
+    """Run each loss forward and backward, in order, and return the values of the losses; gradients accumulate.
 
-    `before` is called before each loss with its index. Gradients are enabled here, because nodes run without them.
+    `before` is called with the index of each loss before that loss is computed. Gradients are enabled inside, even if
+    the caller has disabled them.
     """
     values = list["Tensor"]()
     with torch.enable_grad():
@@ -59,7 +60,7 @@ class FiniteWatch:
     _gradients: Marks = field(default_factory=Marks)
 
     def clear(self) -> None:
-        """Drop the records of the last step."""
+        """Drop all records, and set `part` to 0."""
         self.part = 0
         self._stats.clear()
         self._gradients.clear()
@@ -77,11 +78,11 @@ class FiniteWatch:
         return stats
 
     def faults(self, losses: Sequence[float], ranks: Ranks) -> list[tuple[int, int, int]]:
-        """Return the rows on all ranks that are not finite, as (rank, micro-batch, row); [] if there are none.
+        """Return the rows on all ranks with numbers that are not finite, as (rank, micro-batch, row), in order of rank.
 
-        If any gradients are not finite, only their rows are returned; otherwise those of statistics; otherwise the
-        micro-batches with such a loss, with row WHOLE. Gradients come first, since a loss may ignore tokens whose
-        statistics are not finite. Every rank must call this.
+        All indices count from 0. Rows whose gradients are not finite are returned if there are any; otherwise rows
+        whose statistics are not finite; otherwise the micro-batches whose loss is not finite, with WHOLE as the row.
+        The result is [] if all are finite. Every rank must call this.
         """
         by_loss = [(part, WHOLE) for part, loss in enumerate(losses) if not math.isfinite(loss)]
         for rows in (_marked(self._gradients), _marked(self._stats), by_loss):
@@ -120,7 +121,7 @@ class Optimizers:
     _watch: FiniteWatch = field(default_factory=FiniteWatch)
 
     def begin(self) -> None:
-        """Drop all gradients, and the records of rows that were not finite."""
+        """Drop the gradients of all tensors, and the records of rows that were not finite."""
         for tensor in self.tensors:
             tensor.grad = None
         self._watch.clear()
@@ -130,14 +131,15 @@ class Optimizers:
         self._watch.part = part
 
     def see(self, stats: TokenStats) -> TokenStats:
-        """Record rows of statistics that are not finite, so that a refused step can name them; return `stats`."""
+        """Record which rows of `stats`, and later of its gradient, are not finite, for errors; return `stats`."""
         return self._watch.see(stats)
 
     def step(self, losses: Sequence[float], rule: Optimizer) -> StepReport:
-        """Clip the gradients, update the tensors by `rule`, and drop the gradients; return the loss and gradient norm.
+        """Clip the gradients and update the tensors by `rule`; return the loss and the gradient norm before clipping.
 
-        `losses` are this rank's losses by micro-batch; the report is of all ranks, which must all call this. Raises
-        NotFinite on every rank, with the tensors unchanged, if the loss or the norm of the gradient is not finite.
+        `losses` are this rank's losses by micro-batch. The report sums the losses of all micro-batches and ranks, and
+        its norm is that of the summed gradient. Every rank must call this. Gradients are dropped, also after an error.
+        Raises NotFinite on every rank, with the tensors unchanged, if the loss or the norm is not finite.
         """
         try:
             # The loss and the norm of the gradient over all ranks, each counted once.
@@ -171,9 +173,9 @@ class Optimizers:
     # --------------------------------------------------------------------------------------- states
 
     def states(self) -> dict[str, States]:
-        """Return the state of each tensor, by the name of the optimizer and in the order of `tensors`.
+        """Return, by the name of the optimizer, the state of each tensor, in the order of `tensors`.
 
-        The state of a tensor that an optimizer has not updated yet is {}.
+        The values are not copied. The state of a tensor that an optimizer has not updated yet is {}.
         """
         return {
             name: [
@@ -184,9 +186,10 @@ class Optimizers:
         }
 
     def restore(self, states: Mapping[str, States]) -> None:
-        """Replace all optimizer states by `states`, in the form that `states()` returns.
+        """Replace the states of all optimizers by `states`, which has the form that `states()` returns.
 
-        States with the shape of a tensor must be on its device; with `offloaded` they are moved to the host.
+        The tensors in `states` are used without a copy and must be on the devices of the model's tensors; with
+        `offloaded`, they are then moved to host memory.
         """
         self._optimizers.clear()
         for name, tensor_states in states.items():
@@ -198,7 +201,7 @@ class Optimizers:
             self.move("cpu")
 
     def move(self, device: str | None) -> None:
-        """Move the states to `device`, or, if it is None, to the devices of their tensors.
+        """Move the optimizer states to `device`; None means the device of the tensor that each state belongs to.
 
         States that are single numbers, such as step counts, are not moved.
         """
@@ -209,7 +212,7 @@ class Optimizers:
                         state[key] = value.to(device or tensor.device)
 
     def rebind(self, tensors: Sequence[Tensor]) -> None:
-        """Replace the tensors that the optimizers update, in the same order; optimizer states are preserved."""
+        """Replace the tensors that the optimizers update by `tensors`, in the same order; optimizer states are kept."""
         states = self.states()
         self.tensors = tensors
         for name, optimizer in self._optimizers.items():

@@ -54,16 +54,16 @@ class TensorPiece:
 
     @classmethod
     def whole(cls, tensor: Tensor) -> TensorPiece:
-        """Return a piece that consists of all rows of a tensor, and is shared by all ranks."""
+        """Return the piece that contains all rows of `tensor`, which every rank has in full."""
         return cls(tensor, tuple(tensor.shape), 0, True)
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Return the range of rows in this piece: the first row, and the one after the last."""
+        """Return the range of rows in this piece: the index of the first row, and the index after the last."""
         return self.start, self.start + (len(self.tensor) if self.shape else 1)
 
     def like(self, tensor: Tensor) -> TensorPiece:
-        """Return a piece with the same range of rows that holds `tensor`, such as an optimizer's state."""
+        """Return a piece with the same range of rows that holds `tensor`, such as the optimizer state of this piece."""
         return TensorPiece(tensor, self.shape, self.start, self.shared)
 
 
@@ -78,7 +78,7 @@ class StoredTensor(BaseModel):
 
     @property
     def row_count(self) -> int:
-        """Return the number of rows in the whole tensor."""
+        """Return the number of rows in the whole tensor; 1 for a tensor without dimensions."""
         return self.shape[0] if self.shape else 1
 
 
@@ -101,11 +101,12 @@ class RankIndex(BaseModel):
 def write(
     folder: Path, writer: tuple[int, int], version: int, pieces: Mapping[str, TensorPiece], numbers: Mapping[str, float]
 ) -> None:
-    """Write one rank's part of a model's state into `folder`: its rows of each tensor, and an index of them.
+    """Write one rank's part of a model's state into `folder`: a file with its rows of each tensor, and an index.
 
-    `writer` is (index, number) of this rank among the ranks that write. Shared tensors are written only by index 0.
-    `numbers` are the single numbers of the state, by name. The folder is created if it does not exist. Raises OSError
-    or SafetensorError if a file cannot be written.
+    `writer` is (index of this rank, number of ranks) among the ranks that write. Shared tensors are written only by
+    index 0. `version` is the version of the weights, and `numbers` are the single numbers of the state, by name. The
+    folder is created if it does not exist, and existing files of this rank are replaced. Raises OSError or
+    SafetensorError if a file cannot be written.
     """
     rank, ranks = writer
     pieces = {name: piece for name, piece in pieces.items() if not piece.shared or rank == 0}
@@ -122,10 +123,10 @@ def write(
 
 @contextmanager
 def all_or_none(ranks: Ranks, folder: Path) -> Generator[None]:
-    """Run the `with` block on all ranks, and wait at its end for all of them; if it fails on one, it fails on all.
+    """Run the `with` block on each rank, and wait at its end for all ranks; if the block fails on one, all ranks raise.
 
-    A rank whose block failed raises its error, and all other ranks raise OSError, which names that rank and `folder`.
-    Every rank must enter the block.
+    A rank whose block failed raises its own error. Each other rank raises OSError, which names `folder` and the first
+    rank that failed. Every rank must enter the block.
     """
     failure, code = None, 0
     try:
@@ -165,7 +166,7 @@ class SavedState:
 
     @property
     def version(self) -> int:
-        """Return the version of the weights."""
+        """Return the version of the weights in this state."""
         return self.indexes[0].version
 
     @property
@@ -179,7 +180,7 @@ class SavedState:
         return frozenset(name for index in self.indexes for name in index.tensors)
 
     def refuse_misfit(self, pieces: Mapping[str, TensorPiece]) -> None:
-        """Raise LawError unless `pieces` have the names, shapes and dtypes of the saved tensors."""
+        """Raise LawError, with up to three differences, unless `pieces` have the saved names, shapes and dtypes."""
         missing, unknown = sorted(pieces.keys() - self.names), sorted(self.names - pieces.keys())
         notes = [f"{what}: {_some(names)}" for what, names in (("missing", missing), ("unknown", unknown)) if names]
         for name, piece in sorted(pieces.items()):
@@ -191,9 +192,9 @@ class SavedState:
             raise LawError("this state belongs to another model", where=str(self.folder), notes=notes[:_MAX_NAMES])
 
     def fill(self, name: str, piece: TensorPiece) -> None:
-        """Copy the rows of tensor `name` that `piece` covers from the files into `piece`, in place.
+        """Copy the rows of the saved tensor `name` that `piece` covers from the files into the tensor of `piece`.
 
-        Raises DataError for a file whose content differs from its index.
+        Raises DataError if a file lacks the tensor, or has another shape or dtype than its index says.
         """
         start, stop = piece.rows
         with torch.no_grad():
@@ -220,10 +221,10 @@ def _rows(file: Any, name: str, stored: StoredTensor, path: Path) -> Any:
 
 @contextmanager
 def reading_state(folder: Path) -> Generator[SavedState]:
-    """Open the files of a saved state inside the `with` block, and yield the state; tensors are not read yet.
+    """Open the files of a saved state for a `with` block, and yield the state; tensors are not read yet.
 
-    The indexes of all ranks are checked against each other. Raises DataError for files that are missing, cannot be
-    read, or belong to different states.
+    Raises DataError if a file is missing, cannot be read or is not part of this state, if indexes contradict each
+    other, or if the ranks together do not hold each row of each tensor exactly once.
     """
     first = _read_index(folder / "00000.json")
     present = {path.name for path in folder.glob("*.json")} | {path.name for path in folder.glob("*.safetensors")}

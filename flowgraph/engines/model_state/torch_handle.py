@@ -67,7 +67,11 @@ class TorchHandle(ABC):
 
     @property
     def verbs(self) -> frozenset[Verb]:
-        """Return the verbs that this handle offers."""
+        """Return the operations that this handle offers: `token_stats`, and any of `sample`, `weights` and `step`.
+
+        `sample` requires an engine that generates and a language-model head, `weights` a handle that is not the frozen
+        base of another, and `step` a trainable model.
+        """
         offered: dict[Verb, bool] = {
             "token_stats": True,
             "sample": self.generates and head_of(self.model) == "tokens",
@@ -83,16 +87,16 @@ class TorchHandle(ABC):
 
     @property
     def packs(self) -> bool:
-        """Return whether passes run on packed tokens, without padding."""
+        """Return whether passes run on packed tokens, without padding; the first call runs the model briefly."""
         return choose_packing(self.model) is not None
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """Return the largest number of tokens in a pass with gradients that the plan sets, or None if it sets none."""
+        """Return the largest number of tokens in a pass with gradients, as the plan sets it; None if it sets none."""
         return self.running.micro_batch_tokens
 
     def without_adapters(self) -> Self:
-        """Return a frozen handle on the base model: it shares this model's memory, and disables the adapters."""
+        """Return a frozen handle, at version 0, on the base model: it shares this model's memory, without adapters."""
         base = copy.copy(self)
         base.trainable, base.version, base._base_only = False, 0, True
         return base
@@ -106,10 +110,11 @@ class TorchHandle(ABC):
             yield
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        """Return the statistics `wanted` of each response token [B, T], or of each text [B].
+        """Return the statistics `wanted` of each response token [rows, tokens], or the score of each text [rows].
 
-        With gradients enabled on a trainable model, this is one pass. Otherwise rows are split into parts of at most
-        `forward_tokens` tokens, and the result has no gradients. Raises LawError if the model is asleep.
+        With gradients enabled on a trainable model, this is one pass, and the result has gradients. Otherwise rows are
+        split into parts of at most `forward_tokens` tokens, and the result has none. Every rank of a sharded model must
+        call this. Raises LawError if the model is asleep, or if its head does not give these statistics.
         """
         self._refuse_asleep()
         if torch.is_grad_enabled() and self.trainable:
@@ -126,11 +131,12 @@ class TorchHandle(ABC):
         return split_rows(rows, self.forward_tokens, padded=not self.packs)
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
-        """Accumulate the gradients of the losses over micro-batches and ranks, clip them, and update the weights.
+        """Run the losses backward, clip the gradient, and update the weights; return the loss and the gradient norm.
 
-        Each loss is this rank's share of the whole loss; the report is of the whole. Raises NotFinite on every rank for
-        a loss or a gradient that is not finite, and LawError if ranks have different numbers of losses, or if the model
-        is frozen or asleep; the weights are then unchanged.
+        `losses` has one function for each micro-batch; each returns this rank's share of the whole loss. Gradients are
+        summed over micro-batches and ranks, and the report is of the sum. Every rank must call this. Raises NotFinite
+        on every rank for a loss or a gradient that is not finite, and LawError if ranks have different numbers of
+        losses, or if the model is frozen or asleep; the weights are then unchanged.
         """
         self._refuse_asleep()
         if not self.trainable:
@@ -145,32 +151,28 @@ class TorchHandle(ABC):
     # --------------------------------------------------------------------------------------- weights
 
     def stream(self) -> Iterator[tuple[str, Tensor]]:
-        """Return an iterator over copies of the full weights, as (name, tensor).
+        """Return an iterator of (name, tensor) over copies of the full weights that an update of another copy needs.
 
-        Tied names are adjacent and share one tensor. Every rank must exhaust the iterator, because sharded weights are
-        gathered one at a time. For a model with adapters, it yields only adapters and a value or score head. Raises
-        LawError if the model is asleep or is the base of another handle.
+        These are the adapters and a value or score head if the model has adapters, and otherwise all weights. Tied
+        names are adjacent and share one tensor. Sharded weights are gathered one at a time, so every rank must exhaust
+        the iterator. Raises LawError, at the call, if the model is asleep or is the frozen base of another handle.
         """
         self._refuse_asleep()
         return self._copies(self._carried_names())
 
     def weights(self) -> dict[str, Tensor]:
-        """Return copies of the full weights by name, as `stream` yields them."""
+        """Return `stream`'s copies of the full weights by name; raises its errors, and every rank must call this."""
         return dict(self.stream())
 
     def whole(self) -> dict[str, Tensor]:
         """Return copies of all full weights by name, including those of the base model; tied names share one tensor.
 
-        Raises LawError if the model is asleep.
+        Every rank must call this. Raises LawError if the model is asleep.
         """
         self._refuse_asleep()
         return dict(self._copies(self._saved))
 
     def _carried_names(self) -> frozenset[str]:
-        """Return the names of the weights that `weights` returns and `load` accepts.
-
-        Raises LawError for a handle on the base model of another.
-        """
         if self._base_only:
             hint = "a model that is trained needs its own adapters: add +lora= to its name too"
             raise LawError("these weights are shared with another model's adapters, so they are read-only", hint=hint)
@@ -201,7 +203,6 @@ class TorchHandle(ABC):
         return named_once(self.model, self._carried_names())
 
     def _piece(self, tensor: Tensor) -> TensorPiece:
-        """Return this rank's rows of one of the model's tensors, without copying them."""
         return TensorPiece.whole(tensor.detach())
 
     @property
@@ -212,15 +213,16 @@ class TorchHandle(ABC):
     def save_state(self, folder: Path) -> None:
         """Write weights, optimizer states and version into `folder`, which all ranks must be able to read and write.
 
-        Every rank must call this, and writes its share. Raises OSError or SafetensorError if a file cannot be written.
+        Every rank must call this, and writes its part. Raises OSError or SafetensorError if a file cannot be written,
+        and LawError if the model is asleep or is the frozen base of another handle.
         """
         self._state().save(folder, self.version)
 
     def load_state(self, folder: Path) -> None:
-        """Load weights, optimizer states and version that `save_state` wrote, on any number of ranks.
+        """Load the weights, optimizer states and version that `save_state` wrote, possibly on another number of ranks.
 
-        Raises DataError for files that cannot be read or contain NaN or infinite numbers, LawError for another model's
-        state.
+        Raises DataError for files that cannot be read or contain NaN or infinite numbers, and LawError for the state of
+        another model, or if this model is asleep or is the frozen base of another handle.
         """
         self.version = self._state().load(folder)
 
@@ -230,14 +232,14 @@ class TorchHandle(ABC):
 
     @property
     def asleep(self) -> bool:
-        """Return whether the model is in host memory after `sleep`."""
+        """Return whether `sleep` has put the model to sleep, and `wake` has not been called since."""
         return self._asleep[0]
 
     def sleep(self) -> None:
-        """Move the model to host memory and drop its gradients.
+        """Drop the gradients, and move weights and optimizer states to host memory; on a CPU, nothing is moved.
 
-        Until `wake`, passes, steps, and access to weights or state raise LawError. On a CPU nothing is moved. Without
-        effect if the model is already asleep.
+        Until `wake`, passes, steps, and access to weights or state raise LawError. Has no effect if the model is
+        asleep.
         """
         if not self.asleep:
             self._optimizers.begin()
@@ -245,7 +247,7 @@ class TorchHandle(ABC):
             self._asleep[0] = True
 
     def wake(self) -> None:
-        """Move the model back to its device; without effect if it is not asleep."""
+        """Move weights and optimizer states back to the model's device; has no effect if the model is not asleep."""
         if self.asleep:
             self._move(str(self._home))
             self._asleep[0] = False
@@ -256,9 +258,9 @@ class TorchHandle(ABC):
 
 
 def refuse_settings(running: RoleSettings, engine: str) -> None:
-    """Raise LawError if `running` has a setting that the engine called `engine` does not support.
+    """Raise LawError if the engine named `engine` does not support a setting in `running`, or its value.
 
-    Settings with their default values are ignored.
+    Settings with their default values are always accepted.
     """
     supported, default = ENGINES[engine].supported, RoleSettings()
     settings = supported.settings if supported is not None else {}
@@ -278,10 +280,10 @@ def _shown(value: object) -> str:
 
 
 def named_once(model: Any, names: Iterable[str]) -> list[tuple[list[str], Tensor]]:
-    """Return the tensors of a model that have one of `names`, each once, as pairs (its selected names, tensor).
+    """Return (names, tensor) for each tensor of a model that has at least one of `names`; tied weights are one tensor.
 
-    Tensors are parameters and buffers; tied weights have several names. The order is that of the model, which is the
-    same in every process and for every layout.
+    Tensors are parameters and buffers. Each pair has those of the tensor's names that are in `names`. The order is that
+    of the model, which is the same in every process and for every layout.
     """
     selected, tensors = {*names}, dict[int, tuple[list[str], "Tensor"]]()
     for name, tensor in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)):

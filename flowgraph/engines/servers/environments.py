@@ -39,7 +39,7 @@ class Environment:
 
     @property
     def digest(self) -> str:
-        """Return a hash of the requirements and of this Python's version, as 16 hexadecimal digits.
+        """Return 16 hexadecimal digits of a hash of the requirements and of this Python's major and minor version.
 
         An installation with another digest is replaced.
         """
@@ -48,14 +48,14 @@ class Environment:
 
 
 def folder_of(environment: Environment, cache: Path) -> Path:
-    """Return the path of the folder in which an environment is or will be installed, inside `cache`."""
+    """Return the path inside `cache` where an environment is installed, or will be."""
     return cache / "engines" / environment.name
 
 
 def installed_packages(environment: Environment, cache: Path) -> dict[str, str]:
-    """Return the versions of an environment's packages by name, or {} if it is not completely installed in `cache`.
+    """Return the version of each package of an environment, by name; {} if the environment is not complete in `cache`.
 
-    An environment that was installed from other requirements counts as not installed.
+    An environment that was installed from other requirements or for another Python counts as not installed.
     """
     stamp = folder_of(environment, cache) / STAMP
     try:
@@ -66,9 +66,9 @@ def installed_packages(environment: Environment, cache: Path) -> dict[str, str]:
 
 
 def python_of(environment: Environment, cache: Path) -> Path:
-    """Return the path of the Python of an environment in `cache`.
+    """Return the path of the Python executable of an environment that is installed in `cache`.
 
-    Raises WorkerError if the environment is not installed there.
+    Raises WorkerError if the environment is not completely installed there.
     """
     if not installed_packages(environment, cache):
         where = str(folder_of(environment, cache))
@@ -78,11 +78,11 @@ def python_of(environment: Environment, cache: Path) -> Path:
 
 
 def install(environment: Environment, cache: Path, *, say: Callable[[str], None]) -> Path:
-    """Install an environment with pip into `cache`, unless it is already complete, and return its folder.
+    """Install an environment with pip into `cache`, unless it is complete there, and return its folder.
 
-    Waits while another process installs it. The file `installed.json` is written last: a folder without it is removed,
-    and installed again. `say` gets progress messages. Raises WorkerError, with the last lines of pip's output, if the
-    installation fails.
+    Waits while another process installs it. An incomplete folder is deleted first. `say` gets progress messages. Raises
+    WorkerError, with the last lines of pip's output, if the installation fails, takes more than an hour for a command,
+    or finds no pip.
     """
     import fcntl
 
@@ -113,10 +113,6 @@ _LIST = "import importlib.metadata as m, json; print(json.dumps({d.name: d.versi
 
 
 def _with_pip(name: str) -> str:
-    """Return a Python that has pip and can install into another environment: this Python, or its base.
-
-    Raises WorkerError if neither has pip.
-    """
     for python in dict.fromkeys((sys.executable, os.path.realpath(sys.executable))):
         if subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
             return python
@@ -176,10 +172,11 @@ class EngineVersions:
         return " to ".join(dict.fromkeys((self.oldest, self.newest)))
 
     def known(self, version: str, device: str) -> tuple[VersionTraits, str]:
-        """Return the traits of a version, and a warning if it is not in the table or was not tried on this device.
+        """Return the traits of a version, and a warning if it is not in the table or was not tried on `device`.
 
-        The warning is "" otherwise. A version that is not in the table gets the traits of the newest version before it.
-        Raises WorkerError if it is older than all versions in the table.
+        `device` is "cpu" or "cuda". Without a reason for a warning, the second result is "". A version that is not in
+        the table has the traits of the newest listed version before it. Raises WorkerError if it is older than all
+        listed versions.
 
         >>> from flowgraph.engines.sglang import SGLANG
         >>> from flowgraph.engines.vllm import VLLM
@@ -204,7 +201,7 @@ class EngineVersions:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version, for comparison; () if it does not start with a number.
+    """Return the numbers at the start of a version, for comparison; () if it does not start with a number.
 
     >>> version_numbers("0.5.23"), version_numbers("0.5.23.post1"), version_numbers("0.6.0rc1"), version_numbers("?")
     ((0, 5, 23), (0, 5, 23), (0, 6, 0), ())

@@ -14,10 +14,10 @@ SHARED = Path("/dev/shm")
 
 
 def members(leader: int) -> list[Any]:
-    """Return the descendants of process `leader`, and the other processes of its session, sorted by process id.
+    """Return the descendants of process `leader` and the other processes of its session, sorted by process id.
 
-    They are `psutil.Process` objects. The leader itself is not among them, and may already have ended. A member may
-    have left the leader's process group.
+    They are `psutil.Process` objects. The leader itself is left out, and may already have ended. A member may have left
+    the leader's process group.
     """
     import psutil
 
@@ -32,9 +32,9 @@ def members(leader: int) -> list[Any]:
 
 
 def kill(leader: int) -> list[Any]:
-    """Kill process `leader`, its process group, and all other `members`; return these members, without waiting.
+    """Kill process `leader`, its process group, and all other `members`, and return these members, in order of id.
 
-    Processes that have already ended are ignored.
+    Does not wait until they have ended. Processes that have already ended are ignored.
     """
     import psutil
 
@@ -48,10 +48,10 @@ def kill(leader: int) -> list[Any]:
 
 
 def forget_shared_memory(leader: int) -> None:
-    """Unlink the shared memory of a process and its `members`, so that the system frees it when the last of them ends.
+    """Unlink the files in /dev/shm that process `leader` and its `members` map, so that the system can free them.
 
-    Otherwise it would remain when they are killed. `leader` is the id of the process. Files are compared by inode: a
-    semaphore is mapped under the name that it had while it was created.
+    Their memory is freed when the last process that maps it ends; without this, it would remain after a kill. Files
+    that cannot be read or unlinked are ignored.
     """
     mapped = {inode for pid in (leader, *(process.pid for process in members(leader))) for inode in _shared(pid)}
     for path in SHARED.iterdir() if mapped else ():
@@ -61,7 +61,6 @@ def forget_shared_memory(leader: int) -> None:
 
 
 def _shared(pid: int) -> set[int]:
-    """Return the inodes of the shared memory that a process maps, or an empty set if the system does not show them."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
     except OSError:

@@ -78,14 +78,14 @@ class RemoteModel(ABC):
     def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None) -> dict[str, Any]:
         """Return the JSON body of a request for one sample; `ends` are the token ids that end the response.
 
-        `vocabulary` is the number of the model's token ids, None if it is not known. Raises WorkerError for a setting
+        `vocabulary` is the number of the model's token ids; None if it is unknown. Raises WorkerError for a setting
         with which the engine would sample from another distribution.
         """
 
     @staticmethod
     @abstractmethod
     def read(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-        """Parse the answer `text` of the server `name`; raise WorkerError if it is not a valid sample for `request`."""
+        """Return the parsed answer `text` of the server `name`; raise WorkerError if it does not fit `request`."""
 
     def __init__(
         self,
@@ -139,11 +139,14 @@ class RemoteModel(ABC):
     async def sample(self, request: SampleRequest) -> Completion:
         """Generate one sample; requests made in one turn of the event loop are distributed over replicas together.
 
-        A server does not know texts that end a response: it generates on, and the response is cut here. Raises
-        ModelError for a request without a context, with more tokens than the model has positions, or that ends at a
-        token id that the model does not have. Raises WorkerError, which names replica and sample, if the replica is not
-        reached, closes the connection, refuses, takes longer than `limit_s` seconds, or gives an invalid answer or one
-        from other weights than `version`; and for settings with which the engine samples from another distribution.
+        A sleeping cache is woken first. The response is cut after the first text of `request.stopping` that it
+        contains.
+
+        Raises ModelError for a request without a context, with more tokens than the model has positions, or that ends
+        at a token id that the model does not have. Raises WorkerError, which names replica and sample, if the replica
+        is not reached, ends, closes the connection, refuses, takes longer than `limit_s` seconds, misses four health
+        checks, or gives an invalid answer or one from other weights than `version`; and for settings with which the
+        engine samples from another distribution.
         """
         refuse_request(request, self.positions, self.vocabulary)
         self.wake(("kv_cache",))  # after a sleep, nothing can be sampled without it
@@ -161,10 +164,7 @@ class RemoteModel(ABC):
         task.add_done_callback(self._rounds.discard)
 
     async def _round(self, waiting: Waiting) -> None:
-        """Send requests at once, and resolve each future when its answer comes.
-
-        The last future is resolved after all connections are closed.
-        """
+        """Send requests at once, and resolve each future with its answer: the last after connections are closed."""
         import httpx
 
         replicas = self._router.deal([request for request, _ in waiting])
@@ -194,10 +194,7 @@ class RemoteModel(ABC):
         _settle(futures[ended[-1]], ended[-1])
 
     async def _watch(self, doors: Set[ServerAddress]) -> None:
-        """Check regularly that servers answer health checks; raise WorkerError for a server that does not.
-
-        The time limit of a sample is independent of this.
-        """
+        """Raise WorkerError when a server has missed several health checks; samples have their own time limit."""
 
         def answers(door: ServerAddress) -> bool:
             with self.control(door, self.limit_s) as control:
@@ -234,10 +231,7 @@ class RemoteModel(ABC):
         return cut_at_stop(completion, request.stopping, self.raw_tokenizer)
 
     async def _ask(self, client: httpx.AsyncClient, door: ServerAddress, request: SampleRequest) -> SampleAnswer:
-        """Send a request for a sample and return the answer.
-
-        A connection is tried several times; a request that fails after that is not repeated.
-        """
+        """Return the answer to a request for a sample: a connection is tried several times, the request itself once."""
         import httpx
 
         headers = {"Content-Type": "application/json", **bearer(door.key)}
@@ -268,10 +262,7 @@ class RemoteModel(ABC):
             server.check_stopped()
 
     def _check_dying(self, door: ServerAddress) -> None:
-        """Raise WorkerError if a server of this process has ended, or ends within `DYING_S` seconds.
-
-        Its end explains why a call failed.
-        """
+        """Raise WorkerError if a server of this process ends within `DYING_S` seconds, which explains a failed call."""
         server, until = self._servers.get(door.url), time.monotonic() + DYING_S
         while server is not None and time.monotonic() < until:
             server.check()
@@ -280,17 +271,18 @@ class RemoteModel(ABC):
     # --------------------------------------------------------------------------------------- weights and control
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights of every replica by full weights, without changing `version`.
+        """Replace the weights of every replica by the full `weights`, without changing `version`.
 
-        Raises WorkerError as `WeightUpdates.send` does.
+        Setting another `version` afterwards also sends that version to the servers. Raises WorkerError if the update
+        fails.
         """
         self._updates.send(weights.items(), self._version)
         self._unstamped = True
 
     def take(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Replace the weights of every replica, and set `version` here and on the servers, in one update.
+        """Replace the weights of every replica by the full `weights`, and set `version` here and on the servers.
 
-        Raises WorkerError as `WeightUpdates.send` does.
+        Raises WorkerError if the update fails; `version` is then unchanged here.
         """
         self._updates.send(weights.items(), version)
         self._version, self._unstamped = version, False
@@ -298,23 +290,24 @@ class RemoteModel(ABC):
     def pause(self, hold: Literal["retract", "in_place"] = "retract") -> None:
         """Stop the servers from generating until `resume`; requests wait.
 
-        With "retract", the caches of running requests are recomputed afterwards; with "in_place", they are kept.
+        With "retract", the caches of running requests are dropped and recomputed afterwards; with "in_place", they are
+        kept. Raises WorkerError if a server cannot be paused, as the other control calls do.
         """
         self._each(lambda control: control.post("/pause_generation", mode=hold))
 
     def resume(self) -> None:
-        """Let the servers generate again after `pause`."""
+        """Let the servers generate again after `pause`; raise WorkerError if one refuses."""
         self._each(lambda control: control.post("/continue_generation"))
 
     def abort(self) -> None:
-        """Abort all running requests on the servers; `sample` raises WorkerError for each."""
+        """Abort all requests that run on the servers; `sample` then raises WorkerError for each of them."""
         self._each(lambda control: control.post("/abort_request", rid="", abort_all=True))
 
     def sleep(self, tags: Sequence[Tag] = ("kv_cache", "weights")) -> None:
-        """Release the servers' device memory for `tags` once they are idle; tags that are already released are ignored.
+        """Release the servers' device memory for `tags`, once the servers are idle; released tags are ignored.
 
         Released weights are lost, and must be loaded again, unless the servers keep a copy. On a CPU, and on servers
-        that were started without `sleeps`, no memory is released.
+        that were started without `sleeps`, no memory is released. Raises WorkerError if a server refuses.
         """
         leaving = [tag for tag in tags if tag not in self._asleep]
         if leaving:
@@ -322,10 +315,10 @@ class RemoteModel(ABC):
             self._asleep |= {*leaving}
 
     def wake(self, tags: Sequence[Tag] = ("weights",)) -> None:
-        """Allocate the servers' device memory for `tags` again, if it was released.
+        """Allocate the servers' device memory for `tags` again; tags that are not released are ignored.
 
-        By default this is the memory of weights, so that they can be loaded; the next `sample` allocates the cache. The
-        sender of weights can free its memory between these.
+        By default, only the memory of weights is allocated, so that weights can be loaded before the cache takes its
+        memory; the next `sample` allocates the cache. Raises WorkerError if a server refuses.
         """
         coming: list[Tag] = [tag for tag in tags if tag in self._asleep]
         if coming:
@@ -341,7 +334,7 @@ class RemoteModel(ABC):
         """Allocate the servers' device memory for these tags again."""
 
     def close(self) -> None:
-        """Close the process group and delete the files of weight updates; the servers continue to run."""
+        """Close the transport of weight updates: its process group and its files; the servers continue to run."""
         self._updates.close()
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:

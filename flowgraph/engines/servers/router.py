@@ -21,10 +21,11 @@ class Router:
         self._replicas = dict[tuple[Key, int], int]()
 
     def deal(self, requests: Sequence[SampleRequest]) -> list[int]:
-        """Return the replica of each request, and count the requests as open.
+        """Return the index of the replica for each request, and count the requests as open.
 
-        All samples of a prompt go to one replica. The prompts with the most tokens are assigned first, each to the
-        replica with the fewest open tokens, so that replicas end at about the same time.
+        All samples of a prompt go to one replica, also those of later calls, until more than 65,536 prompts are
+        remembered; then all are forgotten. New prompts are assigned in descending order of their tokens, each to the
+        replica with the fewest open tokens, the first if several have equally few.
 
         >>> requests = [SampleRequest((1,) * size, size, 0, 10, 1.0, Key()) for size in (5, 30, 5, 20)]
         >>> router = Router(2)
@@ -43,10 +44,10 @@ class Router:
         return [self._replicas[request.key, request.prompt] for request in requests]
 
     def done(self, replica: int, request: SampleRequest) -> None:
-        """Subtract a request that has ended from the open tokens of its replica."""
+        """Subtract the tokens of a request that has ended, or failed, from the open tokens of its replica."""
         self.under_way[replica] -= max_request_tokens(request)
 
 
 def max_request_tokens(request: SampleRequest) -> int:
-    """Return the largest number of tokens that a request can have: those of its context plus `max_tokens`."""
+    """Return the largest number of tokens that a request can have: its context plus `max_tokens`."""
     return len(request.context) + request.max_tokens

@@ -24,13 +24,13 @@ UNCHANGED: dict[str, float | int] = {
 
 
 def refuse_other_distribution(request: SampleRequest, engine: EngineCapabilities) -> None:
-    """Raise WorkerError if an engine would sample a request from another distribution than its settings define."""
+    """Raise WorkerError if an engine would sample from another distribution than the settings of a request define."""
     if settings := engine.other_distribution(request.reshaped()):
         raise WorkerError(f"the engine `{engine.name}` does not sample with {settings}, as `local` does")
 
 
 def sample_seed(request: SampleRequest) -> int:
-    """Return the random seed of a sample: a 63-bit integer that depends only on its key, prompt and sample number."""
+    """Return the random seed of a sample: 63 bits that depend only on its key, prompt and sample number."""
     return request.key.bits(request.prompt, request.sample)[0] >> 1
 
 
@@ -64,9 +64,9 @@ class SampleAnswer(BaseModel):
 
     @property
     def logprobs(self) -> tuple[float, ...]:
-        """Return the log-prob of each token under the distribution that it was drawn from, in nats.
+        """Return the log-prob of each token in nats, under the distribution from which the token was sampled.
 
-        Values that rounding has made positive become 0.
+        This is the truncated distribution if the server reports it. Values that rounding has made positive become 0.
         """
         meta = self.meta_info
         whole = [logprob for logprob, _, _ in meta.output_token_logprobs]
@@ -74,16 +74,15 @@ class SampleAnswer(BaseModel):
 
     @property
     def spans(self) -> list[tuple[int, str]]:
-        """Return (index of its first token, version) for each version of the weights that sampled tokens."""
+        """Return (index of the first token, version) for each span of tokens sampled by one version of the weights."""
         spans = self.meta_info.weight_versions
         return [(span.start, span.version) for span in spans] if spans else [(0, self.meta_info.weight_version)]
 
 
 def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
-    """Return a server's JSON answer as an object of the pydantic model `form`.
+    """Return a server's JSON answer `text` as an object of the pydantic model `form`.
 
-    `name` is the server's name. Raises WorkerError, which names the server and the wrong field, if the answer does not
-    fit.
+    Raises WorkerError, which names the server `name` and the first wrong field, if the answer is not JSON of this form.
     """
     try:
         return form.model_validate_json(text)
@@ -95,11 +94,12 @@ def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
 
 
 def read_answer(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-    """Return the parsed and checked answer of server `name` to a request for a sample.
+    """Return the parsed and checked answer `text` of the server `name` to a request for a sample.
 
-    Raises WorkerError, with the name of the server and the fault, for an unusable answer: for example, if it has
-    another form, no tokens or too many, or log-probs of other tokens, or ended for another reason than an end token or
-    `max_tokens`.
+    Raises WorkerError, which names the server and the fault, for an unusable answer: if it has another form; if it has
+    no tokens, or more than `max_tokens`; if its log-probs belong to other tokens, or lack those of a truncated
+    distribution; if it ended for another reason than an end token or `max_tokens`, or was cut off earlier; or if its
+    spans of versions contradict its tokens.
     """
     answer = parse_answer(SampleAnswer, name, text)
     if why := _fault(answer, request):

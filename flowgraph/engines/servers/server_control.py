@@ -17,10 +17,9 @@ SHOWN = 300  # characters of an answer that an error shows
 
 
 def certificates(doors: Iterable[ServerAddress]) -> ssl.SSLContext | bool:
-    """Return the TLS context that verifies servers with https, or False if all servers use http.
+    """Return the TLS context that verifies https servers at `doors`, or False if all of them use http.
 
-    It trusts the system's certificates, or those of the variable `SSL_CERT_FILE`. `doors` are the addresses of the
-    servers.
+    The context trusts the system's certificates, or those in the file that `SSL_CERT_FILE` names.
     """
     import ssl
 
@@ -53,7 +52,7 @@ class ServerControl:
         self._client.close()
 
     def healthy(self, limit_s: float = 2.0) -> bool:
-        """Return whether the server reports within `limit_s` seconds that it is ready."""
+        """Return whether the server reports within `limit_s` seconds that it is ready; False if it is not reached."""
         import httpx
 
         try:
@@ -62,25 +61,27 @@ class ServerControl:
             return False
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return the JSON answer to a GET request; it is sent with the key for samples, not with the admin key.
+        """Return the JSON answer to a GET request on `path`, which is sent with the key for samples.
 
-        A list or null is returned as {"value": …}, an empty answer as {}.
+        A list or null is returned as {"value": …}, an empty answer as {}. Raises WorkerError as all calls do, and for
+        an answer of another kind.
         """
         return self._object(path, self._send("GET", path, headers=bearer(self.door.key)))
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
-        """Send `body` as JSON in a POST request, and return the JSON answer.
+        """Send `body` as JSON in a POST request to `path`, and return the JSON answer.
 
-        A list or null is returned as {"value": …}, an empty answer as {}.
+        A list or null is returned as {"value": …}, an empty answer as {}. Raises WorkerError as all calls do, and for
+        an answer of another kind.
         """
         return self._object(path, self._send("POST", path, body))
 
     def flush(self) -> bool:
-        """Empty the server's cache; return False if the server refuses because it is not idle."""
+        """Empty the server's cache, and return whether it did so: a server that is not idle refuses (status 400)."""
         return self._send("POST", "/flush_cache", {}, may_refuse=True).status_code == 200
 
     def version(self) -> str:
-        """Return the version of the weights that the server reports with samples."""
+        """Return the version of the weights that the server reports with samples; "None" if it reports none."""
         return str(self.get("/model_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:
@@ -132,10 +133,10 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def refusal(name: str, path: str, status: int, text: str) -> WorkerError:
-    """Return the WorkerError for a call that a server refused; for status 401 and 403, its hint is about the key.
+    """Return the WorkerError for a call that a server refused, with a hint about the key for status 401 and 403.
 
-    `name` is the server's name, `path` the path of the call, and `text` the answer, whose first 300 characters are
-    shown.
+    `name` is the server's name, and `path` the path of the call. The error shows the first 300 characters of the answer
+    `text`.
     """
     hint = "the key does not match the server's" if status in (401, 403) else ""
     notes = [" ".join(text.split())[:SHOWN]] if text.strip() else []

@@ -105,32 +105,33 @@ class ServerEngine(ABC):
     def arguments(
         self, folder: Path, serving: ServerSettings, device: Device, config: Mapping[str, Any], version: int
     ) -> list[str]:
-        """Return the command-line arguments of a server, without address and keys.
+        """Return the command-line arguments of a server for the model in `folder`, without address and keys.
 
-        `config` is the model's config.json, `version` the version of the weights in `folder`.
+        `config` is the model's config.json, and `version` is the version of the weights in `folder`.
         """
 
     @abstractmethod
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Return the environment variables that are specific to this engine; `host` is the address of the server."""
+        """Return the environment variables by name that only this engine needs; `host` is the address of the server."""
 
     @abstractmethod
     def about(self, control: Any) -> dict[str, Any]:
-        """Ask a running server for its properties, and return them as fields of `ServerAddress`.
+        """Return the properties of a running server, as fields of `ServerAddress` by name.
 
-        Raises WorkerError if the server belongs to another engine.
+        `control` is the control client of the server. Raises WorkerError if the server cannot be asked, or belongs to
+        another engine.
         """
 
     @abstractmethod
     def way(self, tensor: int, *, shared: bool) -> By:
-        """Return the default transport of weights to replicas of `tensor` devices.
+        """Return the default transport of weights to replicas of `tensor` devices: "disk", "group" or "memory".
 
         `shared` means that sender and replicas share their devices.
         """
 
     @abstractmethod
     def ready(self, control: Any, version: int) -> None:
-        """Complete the start of a server that answers; `version` is the version of its weights."""
+        """Complete the start of a server that answers health checks; `version` is the version of its weights."""
 
     def serve(
         self,
@@ -149,13 +150,16 @@ class ServerEngine(ABC):
         say: Say = _ignore,
         begun: Callable[[int], None] = _ignore,
     ) -> ServerProcess:
-        """Start one server on a model's folder, and wait until it is ready.
+        """Start one server on a model's folder, wait until it is ready, and return it.
 
         `version` is the version of the folder's weights. On a CPU, the server runs in the engine's environment in
-        `cache`; on GPUs, in this Python. It listens on `host` only, by default on a free port, and requires new random
-        keys. `begun` is called with the process id of the server's group leader as soon as it is started. Raises
-        WorkerError, with the end of the log, if the server ends or is not ready within `limit_s` seconds, and
-        ModelError if the folder has no valid config.json.
+        `cache`; on GPUs, in this Python, on the devices `gpus`. It listens on `host` only, by default on a free port,
+        and requires new random keys. If a free port is taken by another process meanwhile, it is started again, up to
+        three times in all. `begun` is called with the process id of each server as soon as it is started, and `say`
+        with a warning about the engine's version.
+
+        Raises WorkerError if the engine is not installed or too old, and, with the end of the log, if the server ends
+        or is not ready within `limit_s` seconds. Raises ModelError if the folder has no valid config.json.
         """
         config = read_config(folder)
         python = self.interpreter(device, cache)
@@ -227,9 +231,11 @@ class ServerEngine(ABC):
         stamp: bool = False,
         say: Say = _ignore,
     ) -> ServerAddress:
-        """Return the address of a running server; with `stamp`, its weights become version 0.
+        """Return the address and properties of a running server at `url`; with `stamp`, its weights become version 0.
 
-        Raises WorkerError if the server is not reached, is too old, or lacks the calls that updates need.
+        `key` and `admin_key` are the server's keys, and `say` gets a warning about its version. Raises WorkerError if
+        the server is not reached within `limit_s` seconds, refuses the keys, is too old, or lacks the calls that
+        updates need.
         """
         door = ServerAddress(url=url.rstrip("/"), name=name or url, version="", key=key, admin_key=admin_key)
         with self.model.control(door, limit_s) as control:
@@ -246,9 +252,10 @@ class ServerEngine(ABC):
         return replace(door, sleeps=sleeps, session=traits.session, tried=door.device in traits.tried)
 
     def interpreter(self, device: Device, cache: Path | None) -> Path:
-        """Return the path of the Python that runs a server: of the engine's environment on a CPU, else this one.
+        """Return the path of the Python that runs a server: on a CPU that of the engine's environment, else this one.
 
-        Raises WorkerError if the engine is not installed there.
+        The environment is in `cache`, or in the user's cache folder if it is None. Raises WorkerError if the engine is
+        not installed there.
         """
         if device == "cpu":
             home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flowgraph"
@@ -258,7 +265,7 @@ class ServerEngine(ABC):
         return Path(sys.executable)
 
     def version_of(self, python: Path) -> str:
-        """Return the version of the engine that is installed in `python`, without a local part such as "+cpu".
+        """Return the version of the engine in the Python at `python`, without a local part such as "+cpu".
 
         Raises WorkerError if the engine is not installed there.
         """
@@ -272,9 +279,10 @@ class ServerEngine(ABC):
     def environment(
         self, ours: Mapping[str, str], serving: ServerSettings, device: Device, gpus: Sequence[str], host: str
     ) -> dict[str, str]:
-        """Return the environment variables of a server's processes; they contain no keys.
+        """Return the environment variables of a server's processes by name; they contain no keys.
 
-        These are `ours`, without those of a training process, and with the threads, devices and settings of the server.
+        `ours` are the variables of this process; those that belong to a training process are left out. Those for
+        threads, devices, the network and the engine are added.
         """
         threads = str(serving.threads)
         variables = {name: value for name, value in ours.items() if name not in NOT_INHERITED}
@@ -292,9 +300,10 @@ class ServerEngine(ABC):
     def start(
         self, folder: Path, post: ServerPlace, *, seed: int, threads: int, keeps: bool = False, **options: Any
     ) -> ServerProcess:
-        """Start one replica on a model's folder with the settings of the plan.
+        """Start one replica of a role on a model's folder with the settings of the plan, wait for it, and return it.
 
-        `options` are further arguments of `serve`, whose errors are raised. `keeps` is as in `ServerSettings`.
+        `post` gives the replica's role, devices, name and host. `keeps` is as in `ServerSettings`. `options` are
+        further arguments of `serve`; raises its errors.
         """
         running = post.home.running
         serving = ServerSettings(
@@ -320,20 +329,23 @@ class ServerEngine(ABC):
         shared: bool,
         limit_s: float,
     ) -> RemoteModel:
-        """Return a handle on a home's replicas at `doors`; `servers` are the replicas that this process started.
+        """Return a handle on the model whose replicas are at `doors`.
 
-        `shared` means that sender and replicas share their devices; a sample may take `limit_s` seconds.
+        `home` is the model's place in the plan, `servers` are the replicas that this process started, and `scratch` is
+        the folder for weights by disk. `shared` means that sender and replicas share their devices. A sample may take
+        `limit_s` seconds.
         """
         by = self.weights_by(home, shared=shared)
         return self.model(doors, tokenizer, update_by=by, scratch=scratch, servers=servers, limit_s=limit_s)
 
     def updates(self, home: Home, doors: Sequence[ServerAddress], scratch: Path, *, shared: bool) -> WeightUpdates:
-        """Return a sender of new weights to a home's replicas at `doors`.
+        """Return a sender of new weights to the replicas at `doors`.
 
-        `shared` means that sender and replicas share their devices; weights by disk are written to `scratch`.
+        `home` is the model's place in the plan. `shared` means that sender and replicas share their devices. Weights by
+        disk are written to `scratch`.
         """
         return self.model.updates(doors, by=self.weights_by(home, shared=shared), scratch=scratch)
 
     def weights_by(self, home: Home, *, shared: bool) -> By:
-        """Return the transport of weights to a home's replicas: that of the plan, or else the default of the engine."""
+        """Return the transport of weights to the replicas of `home`: that of the plan, or else `way(…)`."""
         return home.running.weights_by or self.way(home.layout.tensor, shared=shared)

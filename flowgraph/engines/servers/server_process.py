@@ -63,15 +63,16 @@ class ServerProcess:
         self._ended = weakref.finalize(self, end_group, self.process)
 
     def check(self) -> None:
-        """Raise WorkerError, with the end of the log, if the server has ended."""
+        """Raise WorkerError, with the exit status and the last lines of the log, if the server has ended."""
         if self.process.poll() is not None:
             notes = tail(self.log, (self.door.key, self.door.admin_key))
             raise WorkerError(f"{self.door.name} ended: {describe_exit(self.process)}", notes=notes)
 
     def check_stopped(self) -> None:
-        """Raise WorkerError if a signal has stopped one of the server's processes, which the server does not notice.
+        """Raise WorkerError if a process of the server's group is stopped by a signal, such as SIGSTOP.
 
-        A process counts as stopped if two calls more than `STOPPED_S` seconds apart, and all between, find it stopped.
+        A process counts as stopped if calls over more than 4 seconds find it stopped each time, so one call never
+        raises.
         """
         import psutil
 
@@ -85,7 +86,7 @@ class ServerProcess:
         self._stopped = stopped
 
     def close(self) -> None:
-        """Kill the server and every process of its group, and wait until they have ended."""
+        """Kill the server and all processes of its group, and wait until they have ended; may be called again."""
         self._ended()
 
     def __enter__(self) -> Self:
@@ -102,7 +103,7 @@ def start(
 
     The line goes to the process's standard input, which stays open: the launcher ends its group when the input ends, so
     that no process remains when this process is killed. `environment` has all environment variables of the process.
-    Output is appended to `log`, whose folder is created.
+    Output is appended to `log`, whose folder is created. Raises OSError if the log or the command cannot be opened.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as out:
@@ -129,9 +130,10 @@ def await_ready(
     secrets: Sequence[str],
     limit_s: float,
 ) -> None:
-    """Wait until `ready()` is true; raise WorkerError if the process ends or `limit_s` seconds pass before that.
+    """Wait until `ready()` is true, which is called every 0.1 seconds.
 
-    `name` is the server's name in errors. They contain the end of `log`, with `secrets` masked.
+    Raises WorkerError if the process ends or `limit_s` seconds pass before that. The error names the server `name`, and
+    has the last lines of `log`, with `secrets` masked.
     """
     until = time.monotonic() + limit_s
     while not ready():
@@ -145,10 +147,9 @@ def await_ready(
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its whole group, free their shared memory, and wait until they have ended.
+    """Kill a process and its whole group, unlink their shared memory, and wait up to 10 s until they have ended.
 
-    Processes that have already ended are ignored. Raises subprocess.TimeoutExpired if `process` has not ended after 10
-    s.
+    Processes that have already ended are ignored. Raises subprocess.TimeoutExpired if `process` has not ended by then.
     """
     import psutil
 
@@ -161,7 +162,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def describe_exit(process: subprocess.Popen[bytes]) -> str:
-    """Return how a process ended, as text: its signal or exit status, or that it is running."""
+    """Return how a process ended, such as "killed by SIGKILL" or "exit status 1"; else "it is running"."""
     code = process.poll()
     if code is None:
         return "it is running"
@@ -169,7 +170,7 @@ def describe_exit(process: subprocess.Popen[bytes]) -> str:
 
 
 def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
-    """Return the last non-empty lines of a log, at most 12, with `secrets` masked; [] if it cannot be read.
+    """Return the last 12 non-empty lines of a log, or fewer, with `secrets` masked; [] if the log cannot be read.
 
     Lines are cut to 400 characters, and only the last 16 KiB are read.
     """
@@ -187,8 +188,9 @@ def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
 def reserve_port(host: str, port: int, name: str) -> socket.socket:
     """Return a socket that reserves a port on address `host` without listening; port 0 reserves any free one.
 
-    Until the socket is closed, the system assigns the port to no other process, but a server that sets SO_REUSEADDR, as
-    asyncio's do, can listen on it. `name` is the server's name in errors. Raises WorkerError if the port is taken.
+    Until the socket is closed, the system gives the port to no other process, but a server that sets SO_REUSEADDR, as
+    those of asyncio do, can listen on it. Raises WorkerError, which names the server `name`, if the port cannot be
+    bound, for example because it is taken.
     """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:

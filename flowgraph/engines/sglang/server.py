@@ -22,10 +22,10 @@ BIND = "SGLANG_CPU_OMP_THREADS_BIND"
 
 
 def shared_cores(cores: Sequence[int], ranks: int) -> str:
-    """Return CPU cores divided among ranks, in the notation of SGLang's `SGLANG_CPU_OMP_THREADS_BIND`.
+    """Return CPU cores divided among ranks, as text for SGLang's variable `SGLANG_CPU_OMP_THREADS_BIND`.
 
-    Each rank gets the same number of cores; a remainder is unused. If there are fewer cores than ranks, ranks share
-    cores. Without this setting, SGLang requires a NUMA node for each rank.
+    Each rank gets the same number of cores; remaining cores are unused. If there are fewer cores than ranks, several
+    ranks get the same core. Without this variable, SGLang requires a NUMA node for each rank.
 
     >>> shared_cores([0, 1, 2, 5, 6], 2), shared_cores([3], 2)
     ('0,1|2,5', '3|3')
@@ -38,13 +38,11 @@ def shared_cores(cores: Sequence[int], ranks: int) -> str:
 def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None = None) -> dict[str, Any]:
     """Return the JSON body of a `/generate` request for one sample, with token ids as input and output.
 
-    `ends` are the token ids that end the response. The server uses `sampling_seed` only if its kernels do not depend on
-    the batch (`ServerSettings.repeatable`).
-
-    SGLang's own log-probs are of the distribution before a truncation. Those after it come with the sampling mask, for
-    which `top_k` must be finite: without one, it is `vocabulary`, the number of the model's token ids. With
-    `ignore_eos`, SGLang ignores `ends` too, and `RemoteModel` cuts the response. Raises WorkerError as
-    `refuse_other_distribution` does.
+    `ends` are the token ids that end the response; SGLang ignores them if the request has `ignore_eos`. `vocabulary` is
+    the number of the model's token ids; None means 4096. With a truncation, it is the default and the largest value of
+    `top_k`, which must be finite for SGLang to return log-probs of the truncated distribution. The server uses
+    `sampling_seed` only if it was started with `repeatable`. Raises WorkerError for settings that SGLang applies
+    differently from the engine `local`.
     """
     refuse_other_distribution(request, ENGINE)
     changes: dict[str, Any] = request.reshaped()
@@ -100,7 +98,7 @@ class Sglang(ServerEngine):
     ) -> list[str]:
         """Return the command-line arguments of a server, without address and keys.
 
-        On a CPU, 10 % of the machine's memory and `CPU_TOKENS` cached tokens are the defaults.
+        On a CPU, the default limits are 10% of the machine's memory and 16,384 cached tokens.
         """
         options: dict[str, object] = {
             "--model-path": folder,
@@ -133,7 +131,10 @@ class Sglang(ServerEngine):
         return ["--skip-tokenizer-init", *on, *(str(part) for pair in options.items() for part in pair)]
 
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Return the environment variables that are specific to SGLang."""
+        """Return the environment variables by name that only SGLang needs.
+
+        On a CPU, several ranks get shares of this process's cores, unless `SGLANG_CPU_OMP_THREADS_BIND` is set.
+        """
         variables = {
             "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # else each health check takes a second
             "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for SPARE_POSITIONS, which no request reaches
@@ -145,7 +146,7 @@ class Sglang(ServerEngine):
         return variables
 
     def about(self, control: ServerControl) -> dict[str, Any]:
-        """Ask a running server for its properties, and return them as fields of `ServerAddress`."""
+        """Return a running server's properties, as fields of `ServerAddress`; raise WorkerError without an answer."""
         info = control.get("/server_info")
         return {
             "version": str(info.get("version", "")),
@@ -159,12 +160,12 @@ class Sglang(ServerEngine):
     def way(self, tensor: int, *, shared: bool) -> By:
         """Return the default transport of weights to replicas of `tensor` devices.
 
-        This is a process group unless the sender and the replicas share devices: a process group cannot contain a
-        device twice. Shared devices use shared memory if a replica has one device, and files otherwise.
+        This is "group" unless the sender and the replicas share devices, because a process group cannot contain a
+        device twice. With shared devices, it is "memory" if a replica has one device, and "disk" otherwise.
         """
         if not shared:
             return "group"
         return "memory" if tensor == 1 else "disk"
 
     def ready(self, control: ServerControl, version: int) -> None:
-        """Do nothing: the version of the weights is already in the server's command line."""
+        """Do nothing: the command line has already set the version of the weights."""

@@ -30,7 +30,7 @@ LOOK_S = 1.0  # between two checks that the parent lives
 
 
 def mask_secrets(*secrets: str) -> None:
-    """Replace `secrets` by `***` in all later log messages of this process, because SGLang logs all of its settings."""
+    """Replace `secrets` by `***` in all later log messages of this process; SGLang logs all of its settings."""
     factory = logging.getLogRecordFactory()
 
     def masked(*arguments: Any, **options: Any) -> logging.LogRecord:
@@ -68,10 +68,10 @@ class Absent(ModuleType):
 
 
 def prepare_process() -> None:
-    """Patch this process so that SGLang can be imported and torch's TCPStore does not listen on every interface.
+    """Patch this process so that SGLang can be imported, and torch's TCPStore listens on loopback for loopback hosts.
 
-    For a loopback host, the store listens on loopback only. If `SGLANG_USE_CPU_ENGINE` is 1, also replaces SGLang's
-    packages of GPU kernels, and declares the operators that torchvision's CPU wheel lacks.
+    If `SGLANG_USE_CPU_ENGINE` is 1, SGLang's packages of GPU kernels are replaced by packages whose functions raise
+    NotImplementedError, and the operators that torchvision's CPU wheel lacks are declared.
     """
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
         for name in ("sgl_kernel", "sgl_kernel.mamba"):
@@ -81,10 +81,7 @@ def prepare_process() -> None:
 
 
 def declare_vision_operators() -> None:
-    """Declare the operators `nms` and `qnms` of torchvision, so that it can be imported.
-
-    Its wheel on PyPI defines them for CUDA only.
-    """
+    """Declare torchvision's operators `nms` and `qnms` in this process, so that its CPU wheel can be imported."""
     import torch
 
     library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call, unused-ignore]
@@ -94,7 +91,7 @@ def declare_vision_operators() -> None:
 
 
 def listen_on_loopback() -> None:
-    """Make torch's TCPStore listen only on loopback if its host is a loopback address.
+    """Patch torch in this process: a TCPStore whose host is a loopback address then listens only there.
 
     By default it listens on every network interface.
     """
@@ -128,10 +125,10 @@ def end_when_parent_ends(parent: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Start a thread that kills the process group when the parent of this process ends.
+    """Start a thread that kills this process group when the parent process ends.
 
-    The first process of a server may be killed alone, as Ray does with the children of a worker, and then cannot end
-    the others; the engine checks for its parent only after it has started.
+    It is for processes that a server spawns: the server's first process may be killed alone, as Ray does with the
+    children of a worker.
     """
     parent = os.getppid()
 
@@ -144,10 +141,7 @@ def end_with_parent() -> None:
 
 
 def end_group() -> None:
-    """Unlink the shared memory of this process group, which would remain otherwise, and kill the group.
-
-    This process is in the group, so the function does not return.
-    """
+    """Unlink the shared memory of this process group, and kill the group; does not return."""
     mapped = {inode for folder in Path("/proc").glob("[0-9]*") for inode in shared_memory(int(folder.name))}
     for file in Path("/dev/shm").iterdir() if mapped else ():
         with contextlib.suppress(OSError):
@@ -159,7 +153,7 @@ def end_group() -> None:
 def shared_memory(pid: int) -> set[int]:
     """Return the inodes of the files in /dev/shm that process `pid` maps.
 
-    The set is empty if the process is not in this process group or cannot be read.
+    The set is empty if the process is in another process group or cannot be read.
     """
     try:
         if os.getpgid(pid) != os.getpgid(0):
@@ -172,9 +166,9 @@ def shared_memory(pid: int) -> set[int]:
 
 
 def read_line() -> bytes:
-    """Return the first line of the standard input, as bytes with its newline.
+    """Return the first line of the standard input, as bytes with its newline; nothing may be sent after it.
 
-    Exits if the input ends before. The sender must send nothing after the line.
+    Exits with an error message if the input ends before the newline.
     """
     line = b""
     while not line.endswith(b"\n"):
@@ -186,7 +180,11 @@ def read_line() -> bytes:
 
 
 def main() -> None:
-    """Read arguments and keys from the standard input, run the server, and kill the process group when it ends."""
+    """Run the server that a line of JSON on standard input describes; kill this process group when the server ends.
+
+    The JSON has the keys `arguments`, `key` and `admin_key`. The group is also killed when the parent or the input
+    ends.
+    """
     parent = os.getppid()
     job = json.loads(read_line())
     threading.Thread(target=end_when_parent_ends, args=(parent,), daemon=True).start()

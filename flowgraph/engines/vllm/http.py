@@ -43,28 +43,28 @@ class VllmControl(ServerControl):
     """
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
-        """Make a control call on a path of SGLang, and return the answer; calls about weights go to every worker.
+        """Send a control call that is addressed by SGLang's path, and return vLLM's answer; {} if it is empty.
 
-        The answer of workers is that of the first, and has all of them in "ranks". Raises WorkerError if a worker
-        failed.
+        Calls about weights go to every worker: the answer is that of the first worker, with the answers of all in
+        "ranks". Raises WorkerError if the server or a worker cannot execute the call.
         """
         if path == "/pause_generation":
             return self.call(*_PAUSES[body["mode"]])
         return self.call(_CALLS[path]) if path in _CALLS else self._call_workers(path, body)
 
     def call(self, *paths: str, **body: Any) -> dict[str, Any]:
-        """Send `body` to each of vLLM's `paths`, in order, and return the last answer."""
+        """Send `body` to each of vLLM's `paths`, in order, and return the last answer; stop at a WorkerError."""
         answer = dict[str, Any]()
         for path in paths:
             answer = self._object(path, self._send("POST", path, body))
         return answer
 
     def flush(self) -> bool:
-        """Empty the server's prefix cache; return False if the server refuses because it is not idle."""
+        """Empty the server's prefix cache, and return whether it was emptied: a server that is not idle refuses."""
         return self.call("/reset_prefix_cache").get("success") is True
 
     def version(self) -> str:
-        """Return the version of the weights that the server reports with samples."""
+        """Return the version of the weights that the server reports with samples; "None" if it reports none."""
         return str(self.get("/weight_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:
@@ -111,8 +111,8 @@ class _GenerateAnswer(BaseModel):
 def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None = None) -> dict[str, Any]:
     """Return the JSON body of a `/inference/v1/generate` request for one sample, with token ids as input and output.
 
-    `ends` are the token ids that end the response; `vocabulary` is not needed. Raises WorkerError for a temperature
-    between 0 and 0.01, which vLLM would change, and as `refuse_other_distribution` does.
+    `ends` are the token ids that end the response; `vocabulary` is not used. Raises WorkerError for a temperature
+    between 0 and 0.01, which vLLM would change, and for settings that vLLM applies differently from the engine `local`.
     """
     if 0 < request.temperature < COLDEST:
         raise WorkerError(f"vLLM samples greedily or at temperature {COLDEST} or more, not at {request.temperature}")
@@ -135,9 +135,10 @@ def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None
 
 
 def read_sample(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-    """Return the parsed and checked answer of the vLLM server `name` to a request for a sample.
+    """Return the parsed and checked answer `text` of the vLLM server `name` to a request for a sample.
 
-    Raises WorkerError, with the name of the server, for another form and for the faults that `read_answer` checks.
+    Raises WorkerError, which names the server, if the answer has another form, or one of the faults that `read_answer`
+    lists.
     """
     (choice,) = parse_answer(_GenerateAnswer, name, text).choices
     spans = choice.weight_versions

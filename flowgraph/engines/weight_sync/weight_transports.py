@@ -50,12 +50,12 @@ class WeightTransport(ABC):
     _buckets: Iterable[Bucket] = ()
 
     def stage(self, buckets: Iterable[Bucket]) -> None:
-        """Accept the weights of an update, in buckets of bounded size, before the servers are paused."""
+        """Store the weights of an update, in buckets of bounded size, before the servers are paused."""
         self._buckets = buckets
 
     @abstractmethod
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Send the staged weights to the servers, which are paused; raise WorkerError if this fails."""
+        """Send the staged weights to the paused servers; raise WorkerError if a server does not take them."""
 
     def close(self, controls: Sequence[ServerControl]) -> None:
         """Release everything that the transport has allocated, here and on the servers."""
@@ -63,7 +63,7 @@ class WeightTransport(ABC):
 
 
 def buckets(weights: Iterable[tuple[str, Tensor]], max_bytes: int) -> Iterator[Bucket]:
-    """Yield weights, in order, in buckets of at most `max_bytes` bytes; a larger tensor has a bucket to itself."""
+    """Yield the weights, in order, in buckets of at most `max_bytes` bytes; a larger tensor is a bucket by itself."""
     bucket, filled = Bucket(), 0
     for name, tensor in weights:
         if bucket and filled + tensor.nbytes > max_bytes:
@@ -76,7 +76,7 @@ def buckets(weights: Iterable[tuple[str, Tensor]], max_bytes: int) -> Iterator[B
 
 
 def run_in_thread(work: Callable[[], Any]) -> Future[Any]:
-    """Start a function in a daemon thread, which does not keep this process alive, and return its future."""
+    """Start a function in a new daemon thread, and return a future that gets its result or its exception."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -90,9 +90,9 @@ def run_in_thread(work: Callable[[], Any]) -> Future[Any]:
 
 
 def call_all(controls: Sequence[ServerControl], call: Callable[[ServerControl], Any]) -> None:
-    """Make one call to all servers in parallel, and wait for all answers; then raise the first error, if any.
+    """Call `call` with each server's control client in parallel, and wait until all calls have ended.
 
-    `call` is a function of the control client of a server.
+    Then raise the error of the first of `controls` whose call failed, if any did.
     """
     futures = [run_in_thread(partial(call, control)) for control in controls]
     wait(futures)
@@ -101,7 +101,10 @@ def call_all(controls: Sequence[ServerControl], call: Callable[[ServerControl], 
 
 
 class ByDisk(WeightTransport):
-    """Writes weights to a folder that the servers can read: on this machine, or on a shared file system."""
+    """Writes weights to a folder in `scratch` that the servers can read: on this machine, or on a shared file system.
+
+    `model_folder` is the folder of the servers' model. Raises WorkerError if `scratch` is None.
+    """
 
     session = False
 
@@ -111,10 +114,10 @@ class ByDisk(WeightTransport):
         self._scratch, self._model_folder, self._folder = scratch, model_folder, Path()
 
     def stage(self, buckets: Iterable[Bucket]) -> None:
-        """Write the weights as a model folder in the scratch folder, with one safetensors file for each bucket.
+        """Write the weights as a new model folder in the scratch folder, with one safetensors file for each bucket.
 
-        Configuration and tokenizer files are copied from the servers' model. Raises WorkerError if a file cannot be
-        written.
+        Configuration and tokenizer files are copied from the servers' model folder, if it is known. The folder of an
+        earlier update is deleted. Raises WorkerError if a file cannot be written.
         """
         self.close()
         self._folder = self._scratch / f"weights-{secrets.token_hex(4)}"
@@ -131,7 +134,7 @@ class ByDisk(WeightTransport):
             raise WorkerError(f"weights cannot be written for an update: {error}", where=str(self._scratch)) from None
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Let every server load the folder, and then delete it."""
+        """Let every server load the folder, and then delete it; raise WorkerError if a server cannot load it."""
         try:
             path = str(self._folder.resolve())
             call_all(controls, lambda c: c.post("/update_weights_from_disk", model_path=path, flush_cache=False))
@@ -146,7 +149,7 @@ class ByDisk(WeightTransport):
 
 
 def cpu_copies(bucket: Bucket) -> dict[str, Tensor]:
-    """Return contiguous CPU copies of a bucket's tensors by name, in the form that safetensors can write."""
+    """Return contiguous CPU copies of a bucket's tensors by name; they share no memory, as safetensors requires."""
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in bucket}
 
 
@@ -156,7 +159,7 @@ class ByMemory(WeightTransport):
     def deliver(self, controls: Sequence[ServerControl]) -> None:
         """Send each bucket to every server, which copies the tensors before it answers.
 
-        Raises WorkerError for a server with more than one device.
+        Raises WorkerError if a server has more than one device, or does not take a bucket.
         """
         for door in (control.door for control in controls):
             if door.tensor > 1:
@@ -167,15 +170,15 @@ class ByMemory(WeightTransport):
             self.call(controls, serialized_named_tensors=[text], flush_cache=False)
 
     def call(self, controls: Sequence[ServerControl], **body: Any) -> None:
-        """Send one bucket, already serialized in `body`, to all servers."""
+        """Send `body`, with one serialized bucket, to all servers; raise WorkerError if a server refuses it."""
         call_all(controls, lambda control: control.post("/update_weights_from_tensor", **body))
 
 
 def serialize_bucket(bucket: Bucket, device: str) -> tuple[str, Bucket]:
-    """Return a bucket in SGLang's format, as base 64, and tensors that must stay alive until SGLang has copied them.
+    """Return a bucket as base 64 text in SGLang's format, and the tensors that must stay alive until it is copied.
 
-    The format is a pickle; SGLang accepts nothing but tensors in it. If `device` is "cpu", it contains the numbers, and
-    no tensor must stay alive; otherwise it contains handles of GPU memory.
+    The format is a pickle; SGLang accepts nothing but tensors in it. For `device` "cpu", the text contains the numbers,
+    and the second result is empty. For another device, the text contains handles of GPU memory.
     """
     import pickle  # noqa: TID251 - only written here: no pickle is read
 
@@ -202,10 +205,11 @@ class ByGroup(WeightTransport):
         self._name = ""
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Broadcast each bucket of weights to all servers; form the group first if there is none.
+        """Broadcast each bucket of weights to all servers; the first call forms the process group.
 
-        A server that refuses is detected before or during the broadcast, without waiting for the time limit. After an
-        error the group is aborted, and the next update forms another.
+        Raises WorkerError if the group cannot be formed, or if a server refuses or takes longer than the time limit; a
+        refusal is raised without waiting for the limit. After an error the group is aborted, and the next call forms
+        another.
         """
         if self._group is None:
             self._open(controls)
@@ -219,7 +223,7 @@ class ByGroup(WeightTransport):
             raise
 
     def close(self, controls: Sequence[ServerControl]) -> None:
-        """Destroy the group here and at the servers that still answer."""
+        """Destroy the process group, if there is one, here and on the servers that still answer."""
         group, self._group = self._group, None
         if group is None:
             return
@@ -287,10 +291,7 @@ def _raise_failures(calls: Sequence[Future[Any]], limit_s: float = 0.0) -> None:
 
 
 def _join_as_first(store: Any, world: int, name: str, backend: str, limit: timedelta) -> Any:
-    """Join a group as its first rank, in addition to the groups of this process, as SGLang does on its side.
-
-    torch has no public call for a group of processes that have no group in common.
-    """
+    """Join a group as its first rank, as SGLang does: torch has no public call for processes without a common group."""
     inner: Any = c10d
     prefixed = c10d.PrefixStore(name, store)
     group, _ = inner._new_process_group_helper(

@@ -75,10 +75,11 @@ class WeightUpdates:
             self._way = ByDisk(scratch, Path(doors[0].folder) if doors and doors[0].folder else None)
 
     def send(self, weights: Weights, version: int) -> None:
-        """Replace every server's weights by `weights`, and set the version that servers report to `version`.
+        """Replace the weights of every server by `weights`, and set the version that servers report to `version`.
 
-        Raises WorkerError if a server is not reached, refuses, takes too long, or has other weights afterwards; the
-        servers that still answer then report the version INCOMPLETE, and resume.
+        Servers are paused during the update. Raises WorkerError if weights do not fit or cannot be written, or if a
+        server is not reached, refuses, takes too long, or has other weights afterwards. After an error during the
+        pause, the servers that still answer report the version INCOMPLETE, and resume.
         """
         checks = WeightChecks(self.doors)
         with self._controls() as controls:
@@ -98,7 +99,7 @@ class WeightUpdates:
                 _try_each(controls, lambda control: control.post("/continue_generation"))
 
     def close(self) -> None:
-        """Close the transport: destroy the process group, if there is one, and delete files."""
+        """Release what the transport has allocated: its process group, here and on the servers, or its files."""
         with self._controls() as controls:
             self._way.close(controls)
 

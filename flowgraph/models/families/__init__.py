@@ -56,7 +56,7 @@ _VISION = {"qwen3_5", "qwen3_5_moe", "llama4", "kimi_k25"}
 def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of a config.json that describes the language model.
 
-    This is `text_config` for a known vision-language model, and otherwise all of it.
+    This is `text_config` for a known vision-language model, and otherwise the whole config.json.
 
     >>> language_model({"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}})
     {'model_type': 'qwen3_5_text'}
@@ -66,7 +66,7 @@ def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def family_of(config: Mapping[str, Any]) -> type[Decoder] | None:
-    """Return the class that counts a model's parameters from its config.json; None if its family has no such class.
+    """Return the class that counts a model's parameters from its config.json; None for a model that no class counts.
 
     >>> family_of({"model_type": "zebra"}) is None
     True

@@ -69,12 +69,12 @@ def vector(numbers: int) -> Tensors:
 
 
 def gated_mlp(hidden: int, width: int, *, bias: bool = False) -> Tensors:
-    """Return the parameter counts of an MLP with three linear layers (gate, up and down) of width `width`."""
+    """Return the parameter counts of an MLP with three linear layers (gate, up and down); its width is `width`."""
     return 2 * linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
 
 
 def plain_mlp(hidden: int, width: int, *, bias: bool = False) -> Tensors:
-    """Return the parameter counts of an MLP with two linear layers (up and down) of width `width`."""
+    """Return the parameter counts of an MLP with two linear layers (up and down); its width is `width`."""
     return linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
 
 
@@ -123,12 +123,12 @@ class Decoder(BaseModel, ABC):
 
     @property
     def head_size(self) -> int:
-        """Return the width of a query in one attention head."""
+        """Return the width of a query in one attention head: from config.json, or the family's default."""
         return self.head_dim or self.default_head_dim or self.hidden_size // self.num_attention_heads
 
     @property
     def kv_heads(self) -> int:
-        """Return the number of key-value heads."""
+        """Return the number of key-value heads; by default that of query heads."""
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
@@ -144,7 +144,7 @@ class Decoder(BaseModel, ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Return the hidden width of an MLP without experts."""
+        """Return the hidden width of an MLP in a layer without experts."""
 
     def body(self) -> Tensors:
         """Return the parameter counts of the decoder without embedding and head."""
@@ -155,7 +155,6 @@ class Decoder(BaseModel, ABC):
         return False, False
 
     def _attention(self) -> Tensors:
-        """Return the parameter counts of the attention of one layer."""
         bias, out_bias = self._biases()
         if self.fused_qkv:
             qkv = linear(self.hidden_size, self.queries + 2 * self.keys, bias=bias)
@@ -171,19 +170,17 @@ class Decoder(BaseModel, ABC):
         return self.num_hidden_layers * self._mlp()
 
     def _mlp(self) -> Tensors:
-        """Count the MLP of one layer without experts: a gated one."""
         return gated_mlp(self.hidden_size, self.width)
 
     def _ends(self) -> Tensors:
-        """Return the parameter counts of modules before or after all layers, such as the last norm."""
         return vector(self.hidden_size)
 
     def head_vectors(self) -> int:
-        """Return the size of the bias of the language-model head; 0 if it has none."""
+        """Return the number of parameters in the bias of the language-model head; 0 if it has none."""
         return 0
 
     def experts(self) -> Experts:
-        """Return a description of the experts; `count` is 0 for a family without experts."""
+        """Return the number and sizes of the experts; `count` is 0 for a family without experts."""
         return Experts()
 
     def windowed(self) -> int:
@@ -198,7 +195,7 @@ class Decoder(BaseModel, ABC):
         return self.windows == "all" or (self.windows == "even" and layer % 2 == 0)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the layers that mix tokens (attention and recurrent layers), in groups of equal layers."""
+        """Return the attention layers in up to two groups: those with full attention, then those with a window."""
         windowed, sizes = self.windowed(), (self.num_attention_heads, self.kv_heads, self.head_size)
         full = grouped_query_attention(self.num_hidden_layers - windowed, *sizes)
         return nonempty(full, grouped_query_attention(windowed, *sizes, window=self.sliding_window))
@@ -226,5 +223,5 @@ class Gated(Decoder):
 
 
 def nonempty(*mixers: Mixer) -> tuple[Mixer, ...]:
-    """Return the mixers (groups of attention or recurrent layers) that have at least one layer, in the same order."""
+    """Return, in the same order, the groups of attention or recurrent layers that have at least one layer."""
     return tuple(mixer for mixer in mixers if mixer.layers)

@@ -56,7 +56,7 @@ class Qwen2(Gated):
     sliding_window: int | None = 4096
 
     def windowed(self) -> int:
-        """Return the number of layers that have a window; 0 unless `use_sliding_window`."""
+        """Return the number of layers that have a window; 0 unless config.json sets `use_sliding_window`."""
         return super().windowed() if self.use_sliding_window else 0
 
     def _has_window(self, layer: int) -> bool:
@@ -159,7 +159,7 @@ class LlamaNemotron(Decoder):
         return sum((*attentions, *mlps), self._ends())
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers, in groups with the same number of KV heads."""
+        """Return the attention layers, grouped by their number of KV heads, in the order of their first layers."""
         heads, size = self.num_attention_heads, self.head_size
         return tuple(
             grouped_query_attention(layers, heads, kv_heads, size)

@@ -17,7 +17,7 @@ class Early(Decoder):
 
     @property
     def width(self) -> int:
-        """Return the hidden width of the MLP: by default four times the hidden width of the model."""
+        """Return the hidden width of the MLP; by default four times that of the model."""
         return self.intermediate_size or 4 * self.hidden_size
 
     def _biases(self) -> tuple[bool, bool]:
@@ -79,7 +79,7 @@ class Phi(Early):
         return super()._attention() + vector(4 * self.head_size * self.qk_layernorm)
 
     def head_vectors(self) -> int:
-        """Return the size of the bias of the language-model head: the vocabulary."""
+        """Return the number of parameters in the bias of the language-model head: the size of the vocabulary."""
         return self.vocab_size
 
 

@@ -46,7 +46,6 @@ class DeltaNet(Decoder):
 
     @property
     def _convolved(self) -> int:
-        """Return the total width of a delta network's queries, keys and values."""
         return 2 * self.linear_num_key_heads * self.linear_key_head_dim + self._values
 
     @property
@@ -72,11 +71,9 @@ class DeltaNet(Decoder):
         return qkv + linear(self.queries, hidden, bias=bias) + vector(2 * self.head_size)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers, and the delta-network layers with their states.
-
-        For each token and head, a delta network decays the state [key, value], reads it with the key, adds an outer
-        product, and reads it with the query.
-        """
+        """Return the attention layers, and the delta-network layers with their states; empty groups are left out."""
+        # For each token and head, a delta network decays the state [key, value], reads it with the key, adds an outer
+        # product, and reads it with the query.
         delta, matrices = self._delta_layers, self._values * self.linear_key_head_dim
         state = matrices + self._convolved * (self.linear_conv_kernel_dim - 1)
         full = grouped_query_attention(
@@ -158,23 +155,16 @@ class NemotronH(Sparse):
         return plain_mlp(self.hidden_size, self.width, bias=self.mlp_bias)
 
     def _expert(self) -> Tensors:
-        """Return the parameter counts of one expert.
-
-        It has no gate, and its input may be narrower than the hidden width.
-        """
         return matrix(2 * (self.moe_latent_size or self.hidden_size), self.expert_width)
 
     def _around_experts(self) -> Tensors:
-        """Return the parameter counts of the router, the shared expert, and the latent projections of the experts."""
         hidden, bias = self.hidden_size, self.mlp_bias
         latent = plain_mlp(hidden, self.moe_latent_size, bias=bias) if self.moe_latent_size else Tensors()
         return matrix(hidden, self.num_experts) + plain_mlp(hidden, self._shared_width(), bias=bias) + latent
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers, and the Mamba-2 layers with their states.
-
-        For each token, Mamba-2 adds an outer product to the state, and reads it once.
-        """
+        """Return the attention layers, and the Mamba-2 layers with their states; empty groups are left out."""
+        # For each token, Mamba-2 adds an outer product to the state, and reads it once.
         count, state = self.hybrid_override_pattern.count, self._inner * self.ssm_state_size
         full = grouped_query_attention(count("*"), self.num_attention_heads, self.kv_heads, self.head_size)
         return nonempty(full, Recurrent(count("M"), state + self._convolved * (self.conv_kernel - 1), 2 * state))

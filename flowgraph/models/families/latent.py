@@ -25,7 +25,7 @@ class Latent(SharedExperts):
 
     @property
     def head_size(self) -> int:
-        """Return the width of a query in one attention head."""
+        """Return the width of a query in one attention head: the part without positions and the rotated part."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
@@ -48,7 +48,7 @@ class Latent(SharedExperts):
         return queries + down + up + linear(heads * self.v_head_dim, hidden, bias=bias)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers, with their latent caches."""
+        """Return the attention layers, each with a cache of one latent vector and a rotated part per token."""
         return (Attention(self.num_hidden_layers, self._products, self._cached),)
 
 
@@ -71,7 +71,7 @@ class Indexed(Latent):
     indexer_types: tuple[str, ...] | None = None
 
     def body(self) -> Tensors:
-        """Return the parameter counts of the decoder without embedding and head; indexes are included."""
+        """Return the parameter counts of the decoder without embedding and head, including the indexes."""
         index = linear(self.q_lora_rank or self.hidden_size, self.index_n_heads * self.index_head_dim)
         index += linear(self.hidden_size, self.index_head_dim) + linear(self.hidden_size, self.index_n_heads)
         return super().body() + self._indexes() * (index + vector(2 * self.index_head_dim))
@@ -80,7 +80,7 @@ class Indexed(Latent):
         return self.num_hidden_layers if self.indexer_types is None else self.indexer_types.count("full")
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers: those with an index, and those that share the selection of another layer."""
+        """Return the attention layers with an index, and then those that share another layer's selection, if any."""
         layers, scan = self._indexes(), self.index_n_heads * self.index_head_dim
         searching = Attention(
             layers, self._products, self._cached + self.index_head_dim, picks=self.index_topk, scan=scan
@@ -128,26 +128,21 @@ class DeepseekV4(SharedExperts):
         return self.num_hidden_layers
 
     def _attention(self) -> Tensors:
-        """Return the parameter counts of the attention of one layer, without compressors."""
         hidden, rank, out_width = self.hidden_size, self.q_lora_rank, self.o_groups * self.o_lora_rank
         qkv = linear(hidden, rank) + linear(rank, self.queries) + linear(hidden, self.head_size)
         out = linear(self.queries // self.o_groups, out_width) + linear(out_width, hidden)
         return qkv + out + vector(rank + self.head_size + self.num_attention_heads)
 
     def _norms(self) -> Tensors:
-        """Return the parameter counts of one layer's norms and of its mixing of residual streams.
-
-        The streams are mixed before attention and before the MLP.
-        """
+        """Return the parameter counts of one layer's norms, and of the mixing of streams before attention and MLP."""
         mixed = (2 + self.hc_mult) * self.hc_mult
         return super()._norms() + 2 * (matrix(mixed, self.hc_mult * self.hidden_size) + vector(mixed + 3))
 
     def _ends(self) -> Tensors:
-        """Return the parameter counts of the last norm, and of the module that joins the residual streams."""
         return super()._ends() + matrix(self.hc_mult, self.hc_mult * self.hidden_size) + vector(self.hc_mult + 1)
 
     def body(self) -> Tensors:
-        """Return the parameter counts of the decoder without embedding and head."""
+        """Return the parameter counts of the decoder without embedding and head, including compressors and indexes."""
         total = super().body()
         for ratio in filter(None, self._ratios()):
             if not self._indexed(ratio):
@@ -160,7 +155,7 @@ class DeepseekV4(SharedExperts):
         return total
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention of all layers: the windows, and the compressed caches in groups with the same ratio."""
+        """Return the attention of all layers: first the windows, then the compressed caches, by ascending ratio."""
         ratios, size, index = self._ratios(), self.head_size, self.index_head_dim
         products, scan = 2 * self.num_attention_heads * size, self.index_n_heads * index
         mixers = [Attention(len(ratios), products, size, self.sliding_window)]

@@ -33,28 +33,23 @@ class Sparse(Decoder):
 
     @property
     def width(self) -> int:
-        """Return the hidden width of an MLP without experts.
+        """Return the hidden width of an MLP in a layer without experts.
 
-        If config.json has none, return the total width of the experts that a token uses.
+        If config.json has no such width, return the total width of the experts that a token uses.
         """
         return self.intermediate_size or self.num_experts_per_tok * self.expert_width + self._shared_width()
 
     def _shared_width(self) -> int:
-        """Return the total width of the experts that each token uses; 0 if there are none."""
         return 0
 
     def _sparse_layers(self) -> int:
         return self.num_hidden_layers
 
     def _expert(self) -> Tensors:
-        """Return the parameter counts of one expert: three matrices.
-
-        All experts of a layer are in one tensor, so they are not linear layers, and get no adapters.
-        """
+        """Return the parameter counts of one expert, which gets no adapters: a layer's experts are one tensor."""
         return matrix(self.hidden_size, 3 * self.expert_width)
 
     def _around_experts(self) -> Tensors:
-        """Return the parameter counts of the router and the shared experts of one layer."""
         shared = gated_mlp(self.hidden_size, self._shared_width()) if self._shared_width() else Tensors()
         return matrix(self.hidden_size, self.num_experts) + shared
 
@@ -64,7 +59,7 @@ class Sparse(Decoder):
         return sparse * experts + (self.num_hidden_layers - sparse) * self._mlp()
 
     def experts(self) -> Experts:
-        """Return a description of the experts; `count` is 0 if no layer has any."""
+        """Return the number and sizes of the experts; `count` is 0 if no layer has any."""
         sparse = self._sparse_layers()
         if not sparse:
             return Experts()
@@ -144,7 +139,7 @@ class Qwen2Moe(BiasedAttention, QwenSharedMoe):
     sliding_window: int | None = 4096
 
     def windowed(self) -> int:
-        """Return the number of layers that have a window; 0 unless `use_sliding_window`."""
+        """Return the number of layers that have a window; 0 unless config.json sets `use_sliding_window`."""
         return super().windowed() if self.use_sliding_window else 0
 
     def _has_window(self, layer: int) -> bool:
