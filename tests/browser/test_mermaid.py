@@ -23,7 +23,7 @@ from tests.unit.flowgraph.diagrams.test_hostile_names import HOSTILE
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(group="commands"), pytest.mark.xdist_group("browser")]
 
 LIBRARY = Path(__file__).parents[2] / ".venv" / "npm" / "node_modules" / "mermaid" / "dist" / "mermaid.min.js"
 

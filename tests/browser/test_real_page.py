@@ -15,7 +15,7 @@ from tests.browser.plans import planned_on_two_machines
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser, pytest.mark.slow(group="commands"), pytest.mark.xdist_group("browser")]
 
 SECTIONS = [
     "The plan",

@@ -212,6 +212,7 @@ def test_the_users_own_flow_of_flows_and_its_dynamic_sampling_run(flowgraph: Run
     assert {"policy.refill.reward", "policy.refill.rounds", "policy.refill.no_signal"} <= lines[0].keys()
 
 
+@pytest.mark.slow(group="faults")
 @pytest.mark.processes
 def test_an_interrupted_run_says_where_it_stands_and_leaves_no_process(tmp_path: Path) -> None:
     command = [

@@ -89,6 +89,7 @@ def refused(said: Any) -> str:
 WHOLE = "plan of a cluster"  # drawn in each picture and each format; the others in one format of each picture
 
 
+@pytest.mark.slow(group="commands")
 @pytest.mark.parametrize("kind", PICTURES)
 def test_each_subject_has_its_pictures_in_each_format_and_says_which_it_lacks(
     flowgraph: Run, subjects: Any, kind: str

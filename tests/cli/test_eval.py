@@ -98,6 +98,7 @@ def test_several_data_sources_are_told_apart(flowgraph: Run, tmp_path: Path) -> 
     assert "± is the 95% interval: 1.96 standard errors over prompts" in said
 
 
+@pytest.mark.slow(group="commands")
 def test_saved_responses_are_scored_without_torch(flowgraph: Run, trained: Path, tmp_path: Path) -> None:
     text_of(flowgraph("generate", trained, "--rows", 2, *HERE, "-o", "drawn.parquet"))
     code = (

@@ -18,7 +18,10 @@ import pytest
 from tests.gpu.step_gpu import speeds, table
 
 ROOT, SCRIPT, LIMIT_S = Path(__file__).parents[2], Path(__file__).with_name("step_gpu.py"), 900.0
-DEVICES = [pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.xdist_group("gpu")]), "cpu"]
+DEVICES = [
+    pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.xdist_group("gpu")]),
+    pytest.param("cpu", marks=pytest.mark.slow(group="shards")),
+]
 TASKS = (
     "policy.generate",
     "ref.logprobs",
@@ -47,7 +50,6 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return answer
 
 
-@pytest.mark.slow(group="shards")
 def test_what_is_forecast_and_measured_stands_side_by_side(
     told: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,7 +104,6 @@ def test_every_step_draws_scores_and_trains(told: dict[str, Any]) -> None:
         assert 0 < metrics["policy.update.grad_norm"] < 1000
 
 
-@pytest.mark.slow(group="shards")
 def test_a_sync_brings_the_newest_weights_to_the_last_bit(told: dict[str, Any]) -> None:
     assert told["synced"]["late"] > 0, "the last update changed nothing, so nothing is brought"
     assert told["synced"]["weights"] == 0.0

@@ -86,6 +86,9 @@ CASES: dict[str, tuple[object, ...]] = {
     "two policies": (FLOWS / "two_agents.py",),
 }
 
+FOR_EACH_CHANGE = ("a critic beside the policy", "rounds that are refilled")
+MORE = pytest.mark.slow(group="resume")
+
 
 def cut(whole: str, done: int) -> str:
     """Copy a whole run as it was when it was killed after a step, without later checkpoints; return its folder."""
@@ -99,7 +102,9 @@ def cut(whole: str, done: int) -> str:
     return run
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [each if each in FOR_EACH_CHANGE else pytest.param(each, marks=MORE) for each in CASES]
+)
 def test_what_is_carried_goes_on_bit_for_bit(command: Command, case: str) -> None:
     command("run", *CASES[case], *SMALL, "--cluster", "1xcpu", "--steps", "4", "-o", "whole")
     told = command("resume", cut("whole", 2))

@@ -135,6 +135,7 @@ def processes_in(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow(group="graders")
 @looped(
     "rule, score",
     [

@@ -67,6 +67,7 @@ def named(case: Case) -> str:
 EVERY = looped("case", CASES)
 
 
+@pytest.mark.slow(group="planner")
 @EVERY
 def test_a_plan_is_for_its_graph_and_survives_json(case: Case) -> None:
     plan = ranked_of(case).plan()
@@ -104,6 +105,7 @@ def test_the_period_is_what_the_player_comes_to(case: Case) -> None:
     assert step.period_s == pytest.approx(simulated.period_s)
 
 
+@pytest.mark.slow(group="planner")
 @EVERY
 def test_no_pool_holds_more_than_may_be_filled_nor_than_the_search_counted(case: Case) -> None:
     ranked = ranked_of(case)

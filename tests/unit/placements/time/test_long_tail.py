@@ -85,6 +85,7 @@ def forecast_s(
     return found.total_s
 
 
+@pytest.mark.slow(group="planner")
 @looped("sigma", [0.5, 0.7, 0.9])
 @looped("replicas", [1, 4, 16, 32, 64, 128])
 @looped("at_once, step_s, row_s", [(256, 8e-3, 60e-6), (128, 8e-3, 20e-6), (64, 4e-3, 200e-6)])
