@@ -72,10 +72,10 @@ class RoleOptions:
 
     @cached_property
     def on_devices(self) -> tuple[RoleOption, ...]:
-        """Return the options with all state on the devices and, in rollouts, no row that has to wait, fastest first.
+        """Return the options with all state on the devices, fastest first; a rollout engine's cache holds all rows.
 
-        A rollout engine has the largest cache if no cache is large enough. Training and passes use the first engine
-        that has any option.
+        If no cache size is large enough for all rows, the rollout engine has the largest cache. A role that trains or
+        reads rows uses the first engine that has any option. Returns () if no engine can run the role.
         """
         if self.role.use == "sample":
             options = list(self._rollout_options())
@@ -86,9 +86,10 @@ class RoleOptions:
 
     @cached_property
     def fastest(self) -> tuple[RoleOption, ...]:
-        """Return the option that is fastest in every stage, then those that are ready clearly sooner after a sync.
+        """Return the option that is fastest in every stage, then slower ones that are ready sooner after a weight sync.
 
-        Returns () if no option is the fastest in every stage.
+        Sooner means by more than 0.05% of the seconds of each faster option; only a role that receives weight syncs has
+        such slower options. Returns () if no option is the fastest in every stage.
         """
         first, *rest = self.on_devices or (None,)
         if first is None or any(slower_somewhere(first.stages_s, option.stages_s) for option in rest):
@@ -101,12 +102,12 @@ class RoleOptions:
 
     @cached_property
     def undominated(self) -> tuple[RoleOption, ...]:
-        """Return the options that no other option dominates in seconds and bytes."""
+        """Return the options that no other option dominates in seconds and bytes, by ascending seconds."""
         return tuple(undominated(self.all))
 
     @property
     def all(self) -> list[RoleOption]:
-        """Return every option: each layout of `on_devices`, with each way to save memory."""
+        """Return every option: each one of `on_devices`, followed by its variants that save memory."""
         return [variant for option in self.on_devices for variant in self._memory_variants(option)]
 
     # ------------------------------------------------------------------------------------ layouts

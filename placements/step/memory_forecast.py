@@ -49,7 +49,8 @@ class PoolMemory:
 def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
     """Return the peak memory of each pool of a plan, computed again; the plan's own forecast is ignored.
 
-    Raises ResourceError if no class of the cluster has enough devices for a pool.
+    Raises ResourceError if no class of the cluster has enough devices for a pool, or only with a network of unknown
+    speed.
     """
     homes = homes_of_plan(problem, plan)
     footprints = {home.role.name: footprint_of(problem, home) for home in homes}
@@ -145,7 +146,6 @@ def _location(home: RolePlacement) -> tuple[object, ...]:
 def _with_mapped_weights(
     problem: PlanningProblem, home: RolePlacement, homes: Mapping[str, RolePlacement], bytes_of: Footprint
 ) -> Footprint:
-    """Add weights that went from one CPU process to another: pages of the store that they share stay mapped."""
     if home.group.of.kind != "cpu" or not shares_process(home.engine):
         return bytes_of
     pairs = [(homes[to], homes[source]) for to, source in problem.synced.items() if {to, source} <= {*homes}]

@@ -43,7 +43,10 @@ class DeviceGroup:
 def passing_seconds(
     problem: PlanningProblem, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings, load: NodeWorkload
 ) -> Seconds:
-    """Return the seconds of one node of a role that trains or reads rows, in one step, without offloading."""
+    """Return the seconds of one node of a role that trains or reads rows, in one step, without offloading.
+
+    Without `micro_batch_tokens`, a micro-batch has the tokens of the longest row. Calibration factors are included.
+    """
     micro = running.micro_batch_tokens or load.longest_tokens
     return _passing(problem, group, engine, layout, micro, running.checkpointing, running.logits, load)
 
@@ -93,7 +96,7 @@ def sampling_seconds(
     load: NodeWorkload,
     in_flight: InFlight | None = None,
 ) -> Seconds | None:
-    """Return the seconds to generate a step's responses; None if a replica's cache cannot hold one row.
+    """Return the seconds to generate a step's responses, by part; None if a replica's cache cannot hold one row.
 
     An engine in the process of its device reserves no memory for a cache: the cache grows with the rows. If rollouts
     continue across steps, `in_flight` defaults to the fastest choice of batches in flight.
@@ -185,9 +188,8 @@ def _sampling(
 
 
 def woken_seconds(footprint: Footprint, group: DeviceGroup, running: RoleSettings) -> Seconds:
-    """Return the seconds per step in which a sleeping role is copied to its devices and back.
-
-    The result is empty if the role never sleeps.
+    """Return the seconds per step in which a sleeping role is copied to its devices and back; no parts if it never
+    sleeps.
     """
     if not running.sleeps:
         return Seconds()
@@ -201,7 +203,7 @@ def offloaded_seconds(
 
     Returns no parts if nothing is offloaded. Weights are copied for each pass of each micro-batch, and gradients after
     each backward pass; the optimizer steps on the host, as fast as the link delivers its input. This is an upper bound,
-    as if nothing overlapped. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
+    as if no copy overlapped with other work. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
     """
     if not running.offload:
         return Seconds()

@@ -107,13 +107,16 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
 
 
 def synced_every(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> int:
-    """Return the number of updates between two weight syncs, as far as staleness allows; 1 without syncs."""
+    """Return the number of updates between two weight syncs, as far as staleness allows; 1 without syncs.
+
+    If the syncs of several models differ, this is the smallest number.
+    """
     timed = _TimedStep(problem, homes)
     return min((timed.synced_every(task) for task in timed.outline.tasks if isinstance(task, Sync)), default=1)
 
 
 def node_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> dict[str, Seconds]:
-    """Return the seconds of each node of a step, by name, without the call overhead of host nodes.
+    """Return the seconds of each node of a step, by name and part, without the call overhead of host nodes.
 
     Nodes of roles without a pool are left out.
     """
@@ -139,7 +142,9 @@ class _TimedStep:
             self._by_copy.setdefault(copy, []).extend([self.by_role[role]] if role in self.by_role else [])
 
     def seconds(self) -> list[Seconds]:
-        """Return the seconds of each task, by part; a switch that moves nothing takes none."""
+        """Return the seconds of each task, by part, in the order of the outline; a switch that moves nothing takes
+        none.
+        """
         moving = zip(self.outline.tasks, self.outline.moving, strict=True)
         return [self._seconds(task, moves=moves) for task, moves in moving]
 

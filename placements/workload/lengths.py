@@ -59,13 +59,14 @@ class LengthDistribution:
     def parse(cls, text: str, where: str = "lengths") -> LengthDistribution:
         """Return the lengths that a text describes: one number, or a lognormal such as `mean=2k,p99=16k,max=20k`.
 
-        `k` is a thousand and `m` a million. The quantities are those of the lengths after the cut. One quantity alone
-        comes with a sigma of 0.7.
+        `k` is a thousand and `m` a million. `max` cuts longer lengths, and the other quantities are those after the
+        cut. One quantity alone comes with a sigma of 0.7. `where` names the text's place in errors.
 
         >>> LengthDistribution.parse("2k").points, str(LengthDistribution.parse("mean=2k,p99=16k,max=20k"))
         ((2000.0,), 'mean=2000,p99=16000,max=20000')
 
-        Raises SettingError for any other text.
+        Raises SettingError for any other text, for lengths below 1 or above 100 million tokens, and for quantities that
+        no lognormal has.
         """
         targets = _quantities(text, where)
         if "tokens" in targets:
@@ -76,13 +77,14 @@ class LengthDistribution:
     def of_column(cls, values: Any, where: str = "lengths") -> LengthDistribution:
         """Return the lengths of a column of integers or of lists of token ids; missing values are left out.
 
-        `values` is an array or a column of pyarrow, or what pyarrow.array takes. If there are more rows than points,
-        neighbours are merged at their mean.
+        `values` is an array or a column of pyarrow, or what pyarrow.array takes. More than 4096 lengths are merged into
+        4096 means of neighbours.
 
         >>> LengthDistribution.of_column([[7, 8, 9], [7], None]).points, LengthDistribution.of_column([5, 3]).points
         ((1.0, 3.0), (3.0, 5.0))
 
-        Raises SettingError if there is nothing to count.
+        Raises SettingError if the column has neither integers nor lists, no length above 0, a negative length, or one
+        above 100 million tokens.
         """
         import numpy
         import pyarrow
@@ -135,7 +137,8 @@ class LengthDistribution:
         return self.points[-1]
 
     def quantile(self, share: float) -> float:
-        """Return the length that a `share` of all lengths does not exceed, with linear interpolation between points.
+        """Return the length in tokens that a `share` (0 to 1) of all lengths does not exceed, interpolated between
+        points.
 
         >>> [LengthDistribution((100.0, 200.0, 300.0)).quantile(share) for share in (0.0, 0.5, 1.0)]
         [100.0, 200.0, 300.0]
@@ -143,7 +146,7 @@ class LengthDistribution:
         return _quantile(self.points, share)
 
     def longest_of(self, count: float) -> float:
-        """Return the expected maximum of `count` independent lengths, in tokens."""
+        """Return the expected maximum of `count` independent lengths, in tokens; a `count` below 1 counts as 1."""
         import numpy
 
         return float(numpy.dot(self._array, _longest_shares(len(self.points), max(1.0, count))))

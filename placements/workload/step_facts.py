@@ -92,10 +92,11 @@ class StepFacts:
 def step_facts(
     graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan | None = None
 ) -> StepFacts:
-    """Return the facts of a step of a named graph; `shapes` has the sizes of models by parameter of the flow.
+    """Return the rows, tokens and FLOPs of each node of a step, and the bytes of each value that a node reads.
 
-    A plan determines among how many data ranks rows are divided (contexts may be read again on each), and which values
-    are sent between places. FLOPs of a model without a shape are None.
+    `shapes` has the sizes of models by parameter of the flow; FLOPs and weight bytes of a model without a shape are
+    None. A plan determines among how many data ranks rows are divided (contexts may be read again on each), and which
+    values are sent between places; without a plan there is one rank, and `crosses` is None.
     """
     step = _StepReader(graph, shapes, workload, plan)
     return StepFacts(graph.name, workload.prompts, workload.prompt_tokens, tuple(step.nodes()), tuple(step.edges()))
@@ -103,8 +104,6 @@ def step_facts(
 
 @dataclass(frozen=True)
 class _StepReader:
-    """A graph, the sizes of its models, its workload and perhaps a plan, from which facts are read."""
-
     graph: Graph
     shapes: Mapping[str, ModelShape]
     workload: StepWorkload
@@ -125,7 +124,7 @@ class _StepReader:
     # --------------------------------------------------------------------------------------- nodes
 
     def nodes(self) -> Iterator[NodeFacts]:
-        """Yield the facts of each node; of nodes that share a forward pass the first has it."""
+        """Yield the facts of each node; the first of several nodes that share a forward pass has its tokens and FLOPs."""
         role_of = {name: role for role in reversed(self.roles) for name in role.nodes}
         shared = set[object]()
         for node in self.graph.nodes:
@@ -196,7 +195,7 @@ class _StepReader:
         return params | {name: kind for node in self.graph.nodes for name, kind in typed_results(node)}
 
     def edges(self) -> Iterator[EdgeFacts]:
-        """Yield each value that each node reads, and what the flow returns except models."""
+        """Yield the facts of each value that each node reads, then of each value that the flow returns, except models."""
         for node in self.graph.nodes:
             needed = parts_needed([node], self.types)
             for name, (edge, reader) in {value_name(edge): (edge, reader) for edge, reader in edges_read(node)}.items():
