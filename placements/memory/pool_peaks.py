@@ -35,7 +35,10 @@ class PoolResident:
 
     @property
     def without_cache(self) -> Bytes:
-        """Return the bytes on a device while the role wakes or goes to sleep, when it has no cache, by part."""
+        """Return the bytes on a device while a role that `sleeps` wakes or goes to sleep without a cache, by part.
+
+        A role that never sleeps keeps all its resident bytes.
+        """
         resident = self.footprint.resident
         return _without(resident, "kv_cache") if self.sleeps else resident
 

@@ -188,7 +188,6 @@ class _ProcessModel:
 
     @property
     def inner(self) -> int:
-        """Return the inner width that a token passes in a layer's MLP, experts included."""
         shape = self.shape
         sparse = shape.experts_per_token * shape.expert_intermediate + shape.shared_intermediate
         return max(shape.intermediate if not shape.experts or shape.dense_layers else 0, sparse)

@@ -65,8 +65,9 @@ class RoleOption:
         return self.peak_bytes - self.rest_bytes
 
     def dominates(self, option: RoleOption) -> bool:
-        """Return whether this option takes no more seconds (in any stage, or to be ready) and no more bytes than
-        `option`.
+        """Return whether this option takes no more seconds than `option` in any respect, and no more bytes of any kind.
+
+        The seconds are those of each stage and those to be ready after a weight sync.
         """
         return (
             not slower_somewhere(self.stages_s, option.stages_s)

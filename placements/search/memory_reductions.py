@@ -50,9 +50,7 @@ class ReducedProblem:
     changes: tuple[str, ...] = ()
 
     def changed(self, knob: MemoryKnob, value: int) -> ReducedProblem:
-        """Return a copy in which `value` replaces the number that `knob` describes; `changes` gets a text of the
-        change.
-        """
+        """Return a copy in which `value` replaces the number that `knob` describes; `changes` names the change."""
         update: dict[str, Any] = {knob.name: value}
         if knob.role:
             changes = (*self.changes, f"{knob.name}={value} of {knob.role} in the plan")

@@ -109,9 +109,7 @@ class PoolOptions:
         return self._pool_options(block, group, combined.undominated(None, bytes_too=False), role_options)
 
     def role_options(self, place: int, group: DeviceGroup) -> RoleOptions:
-        """Return the options to run the role with index `place` on a device group; roles with equal work share one
-        object.
-        """
+        """Return the options to run the role with index `place` on a device group; shared by roles with equal work."""
         return self._role_options(self._alike[place][0], group)
 
     def together_s(self) -> float:

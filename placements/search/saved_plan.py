@@ -90,8 +90,9 @@ class SavedPlan:
                 yield ResourceError.not_here(name, f"tensor groups of {tensor} devices", domain)
 
     def overflows(self, forecast: Plan) -> Iterator[ResourceError]:
-        """Yield an error for each pool of `forecast` in which a phase needs more bytes of a device than a plan may
-        fill.
+        """Yield an error for each pool of `forecast` in which a phase needs more of a device's bytes than allowed.
+
+        A plan may fill nine tenths of a GPU, or all of a CPU device.
         """
         return overflows(forecast, self.problem, self.where)
 

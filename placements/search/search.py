@@ -87,9 +87,7 @@ class SearchResult:
 
     @property
     def best(self) -> RankedPlan:
-        """Return the first of the ranked plans: the best plan, or the one with the least regret if a robust plan was
-        requested.
-        """
+        """Return the best plan; if a robust plan was requested, this is the plan with the least regret."""
         return self.ranked[0]
 
     @property

@@ -42,9 +42,7 @@ class Cover:
 
     @classmethod
     def of(cls, tables: Sequence[OptionTable], capacity: tuple[int, ...], goal: ObjectiveArrays) -> Cover:
-        """Return the cover of some blocks, with an option table for each; `capacity` has the number of devices of each
-        class.
-        """
+        """Return the cover of some blocks, with an option table for each; `capacity` counts the devices by class."""
         shape = len(tables), max(option_table.devices.size for option_table in tables)
         times_s = np.full((len(tables[0].times_s), *shape), FAR)
         devices, cost, orders = np.full(shape, FAR), np.full(shape, FAR), np.zeros(shape, dtype=np.int64)

@@ -119,9 +119,7 @@ class _PartitionSearch:
         return solved.open_first
 
     def choices(self) -> list[Assignment]:
-        """Return up to `kept` choices in the order of `rank`: the best of each near-best partition, then others to fill
-        up.
-        """
+        """Return up to `kept` choices, best first: the best of each near-best partition, then others to fill up."""
         limit = self.best * (1 + self.within) * (1 + TOLERANCE)
         chosen, by_rank = list[Assignment](), partial(rank, self.problem)
         for place in range(self.kept):

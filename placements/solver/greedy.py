@@ -156,9 +156,7 @@ class _LocalSearch:
         self._tried: set[Partition] = set()
 
     def run(self, width: int) -> None:
-        """Add choices to `found` until no neighbour is better than the best of the `width` partitions that it was
-        reached from.
-        """
+        """Add choices to `found`, from the `width` best partitions on, until no neighbour is better than the best."""
         packed = self._packed() if self.problem.objective == "devices" else ()
         front = self._try((sum(self.units),), self.units, *packed) or self._try(*self._packed())
         while front:
@@ -172,9 +170,7 @@ class _LocalSearch:
             yield from fewest_devices(tables, len(self.problem.roles), self.problem.capacity)
 
     def settle(self, count: int) -> None:
-        """Solve the `count` best partitions exactly, with each block on its class of device; keep choices that are
-        better.
-        """
+        """Solve the `count` best partitions exactly, with each block on its class of device; keep better choices."""
         for partition in sorted(self.found, key=lambda partition: self.rank(self.found[partition]))[:count]:
             tables = [
                 next(table for table in tables_of_block(self.problem, block) if option.devices[table.device_class])

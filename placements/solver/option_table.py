@@ -30,23 +30,20 @@ class ObjectiveArrays:
     tokens: int
 
     def times(self, spans_s: Numbers, busy_s: Numbers) -> Numbers:
-        """Return the seconds that determine a step [row, option]: `spans_s` [span, option] and, if steps overlap,
-        `busy_s`.
+        """Return the rows of seconds that determine a step, as one array [row, option].
+
+        They are the rows of `spans_s` [span, option] and, if steps overlap, `busy_s` [option].
         """
         return np.vstack([spans_s, busy_s]) if self.tokens > 1 else spans_s
 
     def step_s(self, times_s: Numbers) -> Numbers:
-        """Return the seconds of a step, given those of the slowest block in each row; the first axis of `times_s` is
-        rows.
-        """
+        """Return the seconds of a step, given the seconds of the slowest block in each row (first axis of `times_s`)."""
         if self.tokens == 1:
             return np.asarray(times_s.sum(0))
         return np.asarray(np.maximum(times_s[-1], times_s[:-1].sum(0) / self.tokens))
 
     def widest(self, low_s: Numbers, high_s: Numbers) -> Indices:
-        """Return for each box the index of the row of seconds that contributes most to the distance between its
-        corners.
-        """
+        """Return for each box the row, by index, whose seconds contribute most to the distance between its corners."""
         if self.tokens == 1:
             return np.asarray((high_s - low_s).argmax(0))
         apart_s = high_s - low_s
@@ -115,9 +112,7 @@ class JoinedTables:
         return cls(tuple(tables), used, share, times_s, devices, cost)
 
     def at(self, row: int) -> tuple[OptionTable, int]:
-        """Return the table that has option number `row`, and the option's column there. Raises IndexError if there is
-        none.
-        """
+        """Return the table that has option number `row`, and the option's column. Raises IndexError without one."""
         for table in self.tables:
             if row < table.devices.size:
                 return table, row

@@ -90,8 +90,9 @@ class AssignmentProblem:
         return self if hasattr(self.options, "cache_info") else replace(self, options=cache(self.options))
 
     def allows(self, block: Block) -> bool:
-        """Return whether these roles may be one block: it splits no set of `together`, and has at most one role of each
-        `apart`.
+        """Return whether the pins allow these roles to be one block.
+
+        It must have all roles or none of each set in `together`, and at most one role of each set in `apart`.
         """
         joined = all(pin <= block or not pin & block for pin in self.together)
         return joined and all(len(pin & block) <= 1 for pin in self.apart)

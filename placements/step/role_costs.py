@@ -118,10 +118,11 @@ def best_in_flight(
     sync_s: float = 0.0,
     training_s: float = 0.0,
 ) -> InFlight:
-    """Return the way to use staleness that has the shortest step; of equals, the one with the fewest batches in flight.
+    """Return how rollouts use staleness for the shortest step: the batches in flight, and the updates for each sync.
 
-    Generation is `ahead` steps of updates ahead, a weight sync takes `sync_s` seconds, and other pools work for
-    `training_s` seconds on the rows of a step before its update ends.
+    Of equally short steps, the one with the fewest batches in flight is chosen. Generation is `ahead` steps of updates
+    ahead, a weight sync takes `sync_s` seconds, and other pools work for `training_s` seconds on the rows of a step
+    before its update ends.
     """
     ways = ways_in_flight(problem.lag, streamed=streams(problem, load.role), ahead=ahead)
     if len(ways) == 1:
@@ -188,8 +189,9 @@ def _sampling(
 
 
 def woken_seconds(footprint: Footprint, group: DeviceGroup, running: RoleSettings) -> Seconds:
-    """Return the seconds per step in which a sleeping role is copied to its devices and back; no parts if it never
-    sleeps.
+    """Return the seconds per step in which a sleeping role is copied to its devices and back, as the part `wake`.
+
+    There are no parts if the role never sleeps.
     """
     if not running.sleeps:
         return Seconds()

@@ -142,9 +142,7 @@ class _TimedStep:
             self._by_copy.setdefault(copy, []).extend([self.by_role[role]] if role in self.by_role else [])
 
     def seconds(self) -> list[Seconds]:
-        """Return the seconds of each task, by part, in the order of the outline; a switch that moves nothing takes
-        none.
-        """
+        """Return the seconds of each task in order, by part; a switch that moves nothing takes none."""
         moving = zip(self.outline.tasks, self.outline.moving, strict=True)
         return [self._seconds(task, moves=moves) for task, moves in moving]
 

@@ -67,9 +67,7 @@ class Timeline:
 
     @cached_property
     def finish_s(self) -> tuple[float, ...]:
-        """Return for each step the time at which its last task ends, in seconds from the start; 0 for a step without
-        tasks.
-        """
+        """Return for each step the time at which its last task ends, in seconds from the start; 0 without tasks."""
         finish_s = [0.0] * self.steps
         for run in self.runs:
             finish_s[run.step] = max(finish_s[run.step], run.end_s)

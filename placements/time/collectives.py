@@ -58,7 +58,7 @@ def collective_seconds(op: Collective, size_bytes: float, devices: int, links: P
 
 
 def machine_devices(devices: int, links: PoolLinks) -> int:
-    """Return how many of `devices` devices communicate without the network: of one machine or larger domain."""
+    """Return how many of `devices` devices communicate without the network: those of a machine or a larger domain."""
     joined = max(links.domain, links.node_devices) if links.device.joins_machines else links.node_devices
     return min(devices, max(1, joined))
 
@@ -71,7 +71,7 @@ def network_bytes_per_s(links: PoolLinks) -> float:
 def link_bytes_per_s(links: PoolLinks, devices: int) -> float:
     """Return the bytes per second that a device sends among `devices` devices of its machine in long messages.
 
-    Where no link joins them, this is the rate of the network.
+    If the devices have no link in their machine, this is the rate of the network.
     """
     tiers = _machine_tiers("all_gather", machine_devices(devices, links), links)
     return min((bytes_per_s for _, bytes_per_s in tiers), default=network_bytes_per_s(links))

@@ -254,7 +254,7 @@ class LayerPasses:
     precision: Precision
 
     def products_s(self, micro: MicroBatch, part: Part) -> float:
-        """Return the seconds of one product with each weight of the layer, forward or backward (`part`)."""
+        """Return the seconds of one product of a micro-batch with each weight of the layer; `part` selects which."""
         return layer_seconds(self.shape, self.layout, micro.tokens, part, self.links.device, self.precision)
 
     def moved_s(self, size_bytes: float) -> float:
@@ -346,7 +346,7 @@ def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
 def head_pass(passes: LayerPasses, read_out: float, backward: bool) -> Parts:
     """Return the seconds of the head for `read_out` tokens on one device, by part.
 
-    If `backward` is True, they include its backward pass.
+    The forward pass is always included, the backward pass only if `backward`.
     """
     shape, precision = passes.shape, wide(passes.precision)
     gradients: tuple[Part, ...] = () if not backward else ("inputs",) if shape.adapters else ("inputs", "weights")

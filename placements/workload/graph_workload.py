@@ -69,11 +69,10 @@ def samplers_read(node: Node) -> list[Node]:
 
 
 def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
-    """Return the sources of the contexts of a node's losses, then the sources of their responses, with each one's
-    sampler.
+    """Return the sources of the contexts of a node's losses, and the sources of their responses with the samplers.
 
     A source is a node or parameter, and the path of a field in its value (for a plain value, the path of the value
-    itself). The sampler is None if it is not known.
+    itself). A sampler is None if it is not known.
     """
     contexts, responses = set[Place](), dict[Place, Node | None]()
     for edge in (edge for _, region in node.regions for edge in region.captures):

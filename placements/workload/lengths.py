@@ -137,8 +137,9 @@ class LengthDistribution:
         return self.points[-1]
 
     def quantile(self, share: float) -> float:
-        """Return the length in tokens that a `share` (0 to 1) of all lengths does not exceed, interpolated between
-        points.
+        """Return the length in tokens that a `share` (0 to 1) of all lengths does not exceed.
+
+        Lengths between two points are interpolated; no result is outside the points.
 
         >>> [LengthDistribution((100.0, 200.0, 300.0)).quantile(share) for share in (0.0, 0.5, 1.0)]
         [100.0, 200.0, 300.0]

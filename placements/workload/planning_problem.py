@@ -165,7 +165,7 @@ class PlanningProblem:
 
     @cached_property
     def misread_settings(self) -> Mapping[str, str]:
-        """Return the engines that would sample another distribution than the flow asks for, with the settings at fault."""
+        """Return, by engine, the settings that make it sample another distribution than the flow asks for."""
         return misread_settings(self.running)
 
     def support_of(self, engine: str) -> Support:
@@ -194,7 +194,7 @@ class PlanningProblem:
 
     @cached_property
     def staleness_bound(self) -> int:
-        """Return the smallest staleness bound, in updates, that the flow declares for rollouts; 0 if it declares none."""
+        """Return the smallest staleness bound, in updates, that the flow declares; 0 if it declares none."""
         bounds = [
             edge.at_most
             for node in self.running.all_nodes
@@ -254,7 +254,7 @@ class PlanningProblem:
         return next(role for role in self.roles if role.name == name)
 
     def shape(self, role: Role) -> ModelShape:
-        """Return the shape (layer counts and widths) of a role's model. Raises KeyError if `shapes` does not have it."""
+        """Return the shape (layer counts and widths) of a role's model."""
         return self.shapes[role.param]
 
     def factor_of(self, phase: Phase, role: str, device: str) -> float:
@@ -263,9 +263,7 @@ class PlanningProblem:
 
     @cached_property
     def sync_factor(self) -> float:
-        """Return the calibration's factor for the seconds of weight syncs on the first class of devices; 1 if it has
-        none.
-        """
+        """Return the calibration's factor for the seconds of weight syncs on the first class of devices; default 1."""
         return self.factor_of("sync", "", self.classes[0].model)  # of no single pool: the first class of devices
 
     @cached_property

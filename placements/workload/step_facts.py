@@ -124,7 +124,7 @@ class _StepReader:
     # --------------------------------------------------------------------------------------- nodes
 
     def nodes(self) -> Iterator[NodeFacts]:
-        """Yield the facts of each node; the first of several nodes that share a forward pass has its tokens and FLOPs."""
+        """Yield the facts of each node; of nodes that share a forward pass, only the first has tokens and FLOPs."""
         role_of = {name: role for role in reversed(self.roles) for name in role.nodes}
         shared = set[object]()
         for node in self.graph.nodes:
@@ -195,7 +195,7 @@ class _StepReader:
         return params | {name: kind for node in self.graph.nodes for name, kind in typed_results(node)}
 
     def edges(self) -> Iterator[EdgeFacts]:
-        """Yield the facts of each value that each node reads, then of each value that the flow returns, except models."""
+        """Yield the facts of each value that each node reads, and then of each output of the flow except models."""
         for node in self.graph.nodes:
             needed = parts_needed([node], self.types)
             for name, (edge, reader) in {value_name(edge): (edge, reader) for edge, reader in edges_read(node)}.items():
