@@ -69,7 +69,7 @@ def kept_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths) ->
 def checkpointed_numbers(
     shape: ModelShape, layout: Layout, widths: ActivationWidths, mode: Checkpointing
 ) -> tuple[float, float]:
-    """Return how many numbers per token a layer stores for its backward pass, and how many are recomputed in it.
+    """Return how many numbers per token a layer stores for its backward pass, and how many it recomputes then.
 
     With "full", only the layer's input is stored. With "selective", the expensive results of attention and of every
     second product are stored too: queries, values, the gate of an MLP outside experts, and the last result, of hidden

@@ -30,7 +30,7 @@ class PoolResident:
 
     @property
     def resting(self) -> Bytes:
-        """Return the bytes on a device while other roles work, by part."""
+        """Return the bytes on a device while other roles work, by part: those asleep if it `sleeps`, else all resident."""
         return self.footprint.asleep if self.sleeps else self.footprint.resident
 
     @property

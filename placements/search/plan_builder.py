@@ -192,7 +192,7 @@ def has_room(problem: PlanningProblem, blocks: Sequence[BlockOption]) -> bool:
     """Return whether the cluster has devices for the pools of these blocks and, on CPUs, enough memory.
 
     Tensor groups must be inside NVLink domains. Pools of whole machines always have devices if no domain spans several
-    machines. On GPUs, memory is not checked, since the options of a search fit by themselves.
+    machines. On GPUs, memory is not checked, since a search leaves out options that do not fit.
     """
     homes = homes_of_blocks(problem, blocks)
     if problem.kind == "cpu":

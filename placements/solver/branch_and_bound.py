@@ -146,7 +146,7 @@ class Incumbents:
         return boxes.some((boxes.first < self.first) | equal)
 
     def plans(self) -> CoverPlans | None:
-        """Return all plans found, best first; None if there are none."""
+        """Return all plans found within the limit, best first and without duplicates; None if there are none."""
         if not self._plans:
             return None
         orders = np.concatenate([plan.orders for plan in self._plans], axis=1)
@@ -155,12 +155,13 @@ class Incumbents:
 
 
 def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedCover:
-    """Return the best plan of a cover whose first key is at most `limit`, and other plans found; plans None if none is.
+    """Return the best plan of a cover whose first key is at most `limit`, and other plans found during the search.
 
-    The first key is the value of the objective. The best plan is proven unless `examined_at_most` boxes were not
-    enough; the result's `open_first` is then a lower bound of the first key in the boxes that were not examined.
-    Source: Land and Doig (1960), Econometrica 28:497-520, branch and bound; Klein and Scholl (1999), Eur. J. Oper. Res.
-    112:322-346, refuting boxes that cannot be as good as the best so far.
+    The first key is the value of the objective; `plans` of the result is None if no plan is within the limit. The best
+    plan is proven unless `examined_at_most` boxes were not enough; the result's `open_first` is then a lower bound of
+    the first key in the boxes that were not examined. Source: Land and Doig (1960), Econometrica 28:497-520, branch and
+    bound; Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346, refuting boxes that cannot be as good as the best so
+    far.
     """
     met = Incumbents(limit)
     cover, boxes = opened(cover, met)

@@ -28,10 +28,10 @@ def is_exact(problem: AssignmentProblem, method: Method = "auto") -> bool:
 def solve(problem: AssignmentProblem, method: Method = "auto") -> Solution | None:
     """Return the best choice of a problem; None if nothing fits, or if a local search finds nothing.
 
-    `exact` examines all partitions; `greedy` searches from one partition at a time, without a proof. `auto` is `exact`
-    if `is_exact` allows it, as for 10 roles on one class of device or 8 on two. Else a wider local search runs, and its
-    best partitions are solved exactly; the bound of the solution (None for more than 12 roles) limits its error. The
-    problem's `options` is called once for each block. Raises ValueError for an invalid option.
+    `exact` examines all partitions, and `greedy` runs a narrow local search. `auto` is `exact` if `is_exact` allows it,
+    as for 10 roles on one class of device or 8 on two. Else a wider local search runs, and its best partitions are
+    solved exactly; the bound of the solution (None for more than 12 roles) limits its error. The problem's `options` is
+    called once for each block. Raises ValueError for an invalid option.
     """
     problem = problem.remembering()
     if method == "greedy":

@@ -222,7 +222,7 @@ def offloaded_seconds(
 def footprint(
     problem: PlanningProblem, role: Role, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings
 ) -> Footprint:
-    """Return the bytes of a role on each device and on the host, for an engine, a layout and settings."""
+    """Return the bytes of a role on each device and on the host, by part, for an engine, a layout and settings."""
     shape, loads = problem.shape(role), problem.loads_of(role)
     if group.of.kind == "cpu":
         process_bytes = SHIPPED.process_bytes  # our process without a model; devices of a machine share Ray, if any

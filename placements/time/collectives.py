@@ -37,9 +37,9 @@ Tier = tuple[int, float]
 def collective_seconds(op: Collective, size_bytes: float, devices: int, links: PoolLinks) -> float:
     """Return the seconds of a collective among `devices` devices, which fill machines one by one.
 
-    For one device the result is 0. `size_bytes` is the whole message of one device: after an all-gather, or before a
-    reduce-scatter. In a ring, (n - 1) / n of it passes each device, twice for an all-reduce. A message is sent in
-    chunks: if p is the seconds of a chunk's step and s those of the message's bytes, the best chunks take about s +
+    The result is 0 for one device or no bytes. `size_bytes` is the whole message of one device: after an all-gather, or
+    before a reduce-scatter. In a ring, (n - 1) / n of it passes each device, twice for an all-reduce. A message is sent
+    in chunks: if p is the seconds of a chunk's step and s those of the message's bytes, the best chunks take about s +
     2·sqrt(p·s). Source: Thakur, Rabenseifner and Gropp 2005, sections 4.1 to 4.5, for rings; Hoefler and Moor 2014 for
     the chunks.
     """

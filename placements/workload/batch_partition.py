@@ -72,7 +72,10 @@ class SamplerBatch:
 
     @property
     def min_rounds(self) -> int:
-        """Return the minimum number of rounds: the fewest whose prompts are as many as the groups that are kept."""
+        """Return the minimum number of rounds: the fewest with at least as many prompts as there are groups to keep.
+
+        Without `groups` it is 1.
+        """
         groups = self.prompts if self.groups is None else self.groups.value
         counts = range(1, self.max_rounds)
         return next((rounds for rounds in counts if self.prompts_in(rounds) >= groups), self.max_rounds)
