@@ -30,7 +30,7 @@ class PoolResident:
 
     @property
     def resting(self) -> Bytes:
-        """Return the bytes on a device while other roles work, by part: those asleep if it `sleeps`, else all resident."""
+        """Return the bytes on a device while other roles work, by part: those of the role asleep if it `sleeps`."""
         return self.footprint.asleep if self.sleeps else self.footprint.resident
 
     @property
@@ -120,7 +120,6 @@ def worst(peaks: Iterable[PoolPeak]) -> PoolPeak | None:
 def _entering(
     residents: Sequence[PoolResident], leaving: PoolResident, waking: PoolResident, turn: PhaseTurn, bucket_bytes: float
 ) -> PoolPeak:
-    """Return the peak of waking a role while the previous one is still there."""
     leaves, wakes = {leaving.role: leaving.without_cache}, {waking.role: waking.without_cache}
     if turn.synced_from:
         passing = int(2 * bucket_bytes) if turn.sync_bytes is None else turn.sync_bytes

@@ -175,8 +175,6 @@ def state_bytes(shape: ModelShape, training: TrainingSettings, stage: PipelineSt
 
 @dataclass(frozen=True)
 class _StageModel:
-    """One stage of a model in training, with the constants of its devices."""
-
     shape: ModelShape
     training: TrainingSettings
     stage: PipelineStage

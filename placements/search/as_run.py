@@ -29,8 +29,6 @@ class _SharedDevices(Protocol):
 
 
 class _SystemRun(Protocol):
-    """Where and how a system runs roles: who shares devices, and each role's engine, layout and settings."""
-
     @property
     def parts(self) -> Sequence[_SharedDevices]: ...
     @property
@@ -124,7 +122,6 @@ def _homes(problem: PlanningProblem, run: _SystemRun) -> Iterator[RolePlacement]
 
 
 def _faults(problem: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan) -> Iterator[str]:
-    """Yield what is short of memory, on devices and on their hosts, and what is too short for one row."""
     for error in overflows(plan, problem, plan.flow):
         yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
     for pool in dict.fromkeys(home.pool for home in homes):

@@ -108,11 +108,11 @@ def class_counts(problem: PlanningProblem, between: str = ", ") -> str:
 
 
 def smallest_option(problem: PlanningProblem, role: Role) -> SmallestOption | Role:
-    """Return the way to run a role alone that comes nearest to fitting in memory; the role itself if there is no way.
+    """Return the way to run a role alone that comes nearest to fitting in memory; the role itself if none is possible.
 
     The nearest way exceeds a device's memory by the fewest bytes or, if equal, takes the fewest devices. Ways that need
     more host memory than a machine has are ignored. If a role that samples on GPUs has no other way, ways with a cache
-    for a single row are returned too, even if their seconds are unknown.
+    for a single row are considered too, even if their seconds are unknown.
     """
     options = [
         option
@@ -210,11 +210,7 @@ def _notes(peak: PoolPeak) -> list[str]:
 
 
 def _changes_that_fit(problem: PlanningProblem, fits: Fits) -> Iterator[str]:
-    """Yield for each kind of change the smallest after which a search finds something.
-
-    On CPU devices a batch is made smaller. Else there are more machines, each number of them tried that matters; more
-    host memory, more rows, shorter responses, and narrower weights.
-    """
+    """Yield for each kind of change the smallest after which a search finds a plan; on CPUs only smaller batches."""
     if all(of.kind == "cpu" for of in problem.classes):
         yield from smallest_changes(ReducedProblem(problem), lambda changed: fits(changed.problem))
         return

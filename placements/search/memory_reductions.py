@@ -97,8 +97,6 @@ def smallest_changes(start: ReducedProblem, fits: Fits) -> tuple[str, ...]:
 
 
 def _halved(start: ReducedProblem, knobs: Sequence[MemoryKnob], fits: Fits) -> ReducedProblem | None:
-    """Halve these numbers together until all fits, then put each back as far as it goes; None if nothing fits."""
-
     def changed(halvings: Sequence[int]) -> ReducedProblem:
         reduced = start
         for knob, times in zip(knobs, halvings, strict=True):

@@ -93,10 +93,6 @@ def _one_of(option: str, text: str, choices: Sequence[Any]) -> Any:
 
 
 def _staleness(text: str, problem: PlanningProblem) -> int | Literal["auto"] | None:
-    """Return the updates of a text, "auto" or None.
-
-    Raises UsageError for more than the flow corrects for, and for none if rollouts are streamed.
-    """
     if text == "auto":
         return "auto"
     if text not in ("", "0") and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):

@@ -47,7 +47,6 @@ class PoolOptions:
     """The options of any block of roles, each computed once. A block is a set of indices into the flow's roles."""
 
     def __init__(self, problem: PlanningProblem) -> None:
-        """Prepare empty caches; nothing is computed yet."""
         self.problem = problem
         self.cut = False
         """Whether some pool combined only the fastest options of its first roles with those of the next."""
@@ -220,7 +219,6 @@ class PoolOptions:
     # ------------------------------------------------------------------------------------ combinations
 
     def _combine_role(self, place: int, group: DeviceGroup, shared: bool, fastest: bool) -> CombinedOptions:
-        """Return the options of one role, those of training slowed in a pool that is shared with generation."""
         options, role = self.role_options(place, group), self.problem.roles[place]
         chosen = options.fastest if fastest else options.undominated
         # One bit for each process that hosts roles: that of their device, and one for each server.
@@ -229,7 +227,6 @@ class PoolOptions:
         return CombinedOptions.of(chosen, bit, self._slowed(place, shared)) if chosen else self._none
 
     def _combine_fastest(self, places: tuple[int, ...], group: DeviceGroup, shared: bool) -> CombinedOptions:
-        """Return the combinations of the fastest options of each role, which nothing beats; none if one has none."""
         if not places:
             return self._empty(group)
         combined = self._all_fastest(places[:-1], group, shared)
@@ -273,7 +270,6 @@ class PoolOptions:
         return combined.fitting(room_bytes(of.memory_bytes, of.kind), of.host_memory_bytes // of.node_devices, rest)
 
     def _empty(self, group: DeviceGroup) -> CombinedOptions:
-        """Return the one way to run no role there; between processes of ours on CPUs no buckets pass."""
         return CombinedOptions.nothing(self.problem.stages + 1, 0 if group.of.kind == "cpu" else SYNC_BYTES)
 
     @cached_property

@@ -172,8 +172,6 @@ def find(problem: PlanningProblem, request: PlanRequest | None = None) -> Search
 
 
 class _SimulatedPlans:
-    """Simulated plans, each once. Only the best ones are checked for room on the cluster."""
-
     def __init__(self, problem: PlanningProblem, objective: Objective) -> None:
         self.problem = problem
         self.objective: Objective = objective
@@ -242,7 +240,6 @@ class _SimulatedPlans:
                 return min(minimum, self._best_keys())
 
     def _best_keys(self) -> Keys:
-        """Return the keys of the best plan, those left out that the cluster is known to have no room for."""
         if self._best is None:
             plans = (plan for plan in self._by_blocks.values() if not self.lacks_room(plan))
             by_seconds = self.objective == "devices"
@@ -324,10 +321,7 @@ def assignment_problem(problem: PlanningProblem, pools: PoolOptions, request: Pl
 def _in_ratio(
     problem: PlanningProblem, pools: PoolOptions, ratio: tuple[int, int]
 ) -> Callable[[frozenset[int]], Sequence[Option]]:
-    """Return the options of blocks, those that only generate or only train on pools of their ratio.
-
-    Both together have all devices, as near to that as sizes of pools come.
-    """
+    """Return the options of blocks; blocks that only generate or only train get the pool sizes nearest to the ratio."""
     total = sum(of.count for of in problem.classes)
 
     def options(block: frozenset[int]) -> Sequence[Option]:

@@ -124,7 +124,6 @@ class Incumbents:
     """The best keys found so far, and all plans found whose first key is at most `limit`."""
 
     def __init__(self, limit: float) -> None:
-        """Start without plans."""
         self.limit = limit
         self.first, self.second = limit, FAR
         self.examined = 0

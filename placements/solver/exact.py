@@ -201,10 +201,7 @@ def assignments_below(problem: AssignmentProblem, below: Keys, *, at_most: int =
 def _joined_options(
     tables: Sequence[OptionTable], capacity: Sequence[int], goal: ObjectiveArrays, below: Keys, at_most: int
 ) -> tuple[list[Keys], Indices, Keys]:
-    """Join the blocks of a cover, an option each: keys of choices, their columns [block, choice], and least keys left.
-
-    The keys of a partial choice take the other blocks at their best; of the second only where it counts.
-    """
+    """Return the keys and columns [block, choice] of choices of one option per block, and the least keys left out."""
     times_s, used, cost = np.zeros((len(tables[0].times_s), 1)), np.zeros((len(capacity), 1)), np.zeros(1)
     first = second = np.zeros(1)
     picks, open_keys = np.zeros((0, 1), dtype=np.int64), (FAR, FAR)

@@ -120,10 +120,7 @@ def _gains(
     free: Numbers,
     goal: ObjectiveArrays,
 ) -> tuple[Numbers, Numbers]:
-    """Return what each option of one block gains by share of devices: of the objective; and seconds where that stays.
-
-    The seconds are those by which it speeds up spans that it holds up; if devices are the objective, those of a step.
-    """
+    """Return the gain of each option of a block by share: in the objective and, if that stays, in seconds."""
     block, now = blocks[at], rows[at]
     rest_s = np.delete(longest_s, at, axis=0).max(0, initial=0.0)[:, None]
     rest = [(options, row) for options, row in zip(blocks, rows, strict=True) if options is not block]
@@ -165,7 +162,6 @@ class _LocalSearch:
             front = met if met and self.rank(self.found[met[0]]) < self.rank(self.found[front[0]]) else []
 
     def _packed(self) -> Iterator[Partition]:
-        """Return the partition that needs the fewest devices, if looking at every block can be afforded."""
         if len(self.problem.roles) <= BOUNDED_ROLES and (tables := tables_of(self.problem)):
             yield from fewest_devices(tables, len(self.problem.roles), self.problem.capacity)
 
@@ -210,7 +206,6 @@ class _LocalSearch:
         return self._rows[roles]
 
     def _may_be_best(self, partition: Partition) -> bool:
-        """Return whether every block can run, and the blocks at their best would be better than the best found."""
         blocks = [rows for rows in map(self._block, partition) if rows is not None]
         if len(blocks) < len(partition):
             return False

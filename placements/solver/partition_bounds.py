@@ -166,7 +166,6 @@ def _spare(tables: Sequence[OptionTable], padded: Indices, devices: Numbers, cap
 
 
 def _places(tables: Sequence[OptionTable], padded: Indices) -> Iterator[tuple[OptionTable, Indices, Indices]]:
-    """Yield each table with the rows and columns of `padded` that refer to it."""
     flat = padded.ravel()
     sort = np.argsort(flat, kind="stable")
     ends = np.searchsorted(flat[sort], np.arange(len(tables) + 1))
@@ -265,7 +264,6 @@ def covering(block: Numbers) -> Numbers:
 
 @cache
 def _parts(roles: int) -> Indices:
-    """List the sets within a set that hold its lowest member."""
     lowest, parts = roles & -roles, np.zeros(1, dtype=np.int64)
     rest = roles ^ lowest
     while rest:

@@ -75,7 +75,6 @@ class AssignmentProblem:
     """A lower bound of the value of every choice with an option that `options` leaves out."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an invalid problem."""
         if not self.roles or len(set(self.roles)) < len(self.roles):
             raise ValueError(f"roles must be named, each once, but got {self.roles}")
         if not self.capacity or min(self.capacity) < 1:

@@ -154,10 +154,7 @@ def _with_mapped_weights(
 
 
 def _weights_copy(problem: PlanningProblem, home: RolePlacement, homes: Sequence[RolePlacement]) -> str:
-    """Return the name of the copy of weights that a role reads on a CPU, "" elsewhere.
-
-    A role whose weights are the frozen base of adapters that are trained in the same place reads their copy.
-    """
+    """Return the name of the copy of weights that a role reads on a CPU; an adapter's base may be this copy."""
     if home.group.of.kind != "cpu":
         return ""
     shape, param = problem.shape(home.role), home.role.param

@@ -191,7 +191,7 @@ def _sampling(
 def woken_seconds(footprint: Footprint, group: DeviceGroup, running: RoleSettings) -> Seconds:
     """Return the seconds per step in which a sleeping role is copied to its devices and back, as the part `wake`.
 
-    There are no parts if the role never sleeps.
+    If the role never sleeps, the result has no parts.
     """
     if not running.sleeps:
         return Seconds()

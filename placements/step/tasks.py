@@ -290,10 +290,7 @@ def _task_shifts(program: Program, needs: Sequence[frozenset[int]], of_nodes: Ma
 
 
 def _first(program: Program, needs: Sequence[frozenset[int]], task_shifts: Sequence[int]) -> set[int]:
-    """Return the tasks with which a step begins: syncs of trained weights, and host work that sampling waits for.
-
-    Host work on rows of this very step is not among them, since those are sampled first.
-    """
+    """Return the tasks with which a step begins: syncs of trained weights, and host work before its sampling."""
     tasks = program.tasks
     models = {i for i, task in enumerate(tasks) if isinstance(task, Run) and task.role}
     first = {i for i, task in enumerate(tasks) if isinstance(task, Sync) and not needs[i]}

@@ -78,7 +78,6 @@ def link_bytes_per_s(links: PoolLinks, devices: int) -> float:
 
 
 def _machine_tiers(op: Collective, inside: int, links: PoolLinks) -> Iterator[Tier]:
-    """Yield the tiers of one machine: a domain's links, and the host's between domains."""
     attains, device = attained(links.device), links.device
     joined = min(inside, links.domain)
     if joined > 1:

@@ -147,7 +147,6 @@ _replica = lru_cache(maxsize=1024)(ServingReplica)  # equal replicas share their
 
 
 def _table_width_bytes(replica: ServingReplica) -> float:
-    """Return the bytes of a number of the embedding or the head, which are not quantised."""
     return max(2.0, WIDTH_BYTES[replica.precision])
 
 

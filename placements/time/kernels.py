@@ -67,7 +67,6 @@ def matmul_seconds(m: float, n: float, k: float, device: DeviceProfile, precisio
 def _tiled(
     m: float, n: float, k: float, processors: int, flops_per_s: float, memory_s: float, bytes_per_s: float
 ) -> float:
-    """Return the seconds with the best tile and split; `flops_per_s` are those of one processor."""
     best_s = float("inf")
     for height, width in TILES:
         tiles = ceil(m / height) * ceil(n / width)

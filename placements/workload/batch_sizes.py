@@ -95,8 +95,6 @@ def sizes_of(
 
 @dataclass(frozen=True)
 class _SizeReader:
-    """A graph whose sizes are read, the data ranks of roles, and the tokens of the longest rows; None if not known."""
-
     graph: Graph
     prompts: int
     ranks: Mapping[str, int]
@@ -216,7 +214,6 @@ def _kept_groups(sizes: BatchSizes) -> list[AdjustableSize]:
 
 
 def _nearest(sizes: BatchSizes, *wrong: AdjustableSize) -> tuple[AdjustableSize, ...]:
-    """Return the nearest values of each size, below and above, with which nothing refuses it any more."""
     nearest = list[AdjustableSize]()
     for size in wrong:
         if size.setting == DATA:

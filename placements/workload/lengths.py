@@ -196,7 +196,6 @@ class LengthDistribution:
 
 @lru_cache(maxsize=64)
 def _longest_shares(points: int, count: float) -> Points:
-    """Return the probability [points] of each point to be the longest of `count` samples."""
     import numpy
 
     upto = (numpy.arange(points + 1) / points) ** count
@@ -226,10 +225,6 @@ def _quantities(text: str, where: str) -> dict[str, float]:
 
 
 def _quantity(name: str, text: str, where: str) -> float:
-    """Return one quantity by its name: mean, sigma, max, or a percentile such as p50 or p99.9.
-
-    Raises SettingError for an unknown name, or a value that it cannot have.
-    """
     if name == "sigma":
         spread = _number(name, text, where)
         if not 0 < spread <= MAX_SPREAD:
@@ -241,10 +236,7 @@ def _quantity(name: str, text: str, where: str) -> float:
 
 
 def _fitted(targets: Mapping[str, float], where: str) -> tuple[float, ...]:
-    """Return the points of the lognormal with these quantities, cut at `max`; sigma is `SPREAD` by default.
-
-    Raises SettingError if they are too many or too few, or if no lognormal has them.
-    """
+    """Return the points of the lognormal with these quantities, cut at `max`; sigma is `SPREAD` by default."""
     import numpy
 
     shape = {name: value for name, value in targets.items() if name != "max"}
@@ -258,12 +250,7 @@ def _fitted(targets: Mapping[str, float], where: str) -> tuple[float, ...]:
 
 
 def _stretched(points: tuple[float, ...], targets: Mapping[str, float], where: str) -> tuple[float, ...]:
-    """Return points raised to a power and scaled so that they have these quantities, cut at `max`.
-
-    A mean or a median alone only scales them; with only a spread, the mean stays.
-
-    Raises SettingError as `_fitted` does.
-    """
+    """Return points raised to a power and scaled to these quantities, cut at `max`; a spread keeps the mean."""
     import numpy
 
     array = numpy.asarray(points)
@@ -313,7 +300,6 @@ def _solved(
 
 
 def _spread(measure: Callable[[float], float], target: float) -> float:
-    """Return the smallest spread at which a quantity has its target, or else the one at which it is nearest."""
     steps = 60
     spreads = [MAX_SPREAD * step / steps for step in range(steps + 1)]
     values = [measure(spread) for spread in spreads]
@@ -356,7 +342,6 @@ def _quantile(points: Sequence[float] | Points, share: float) -> float:
 
 
 def _share(name: str) -> float | None:
-    """Return the share of a percentile: 0.999 of p99.9; None for another name."""
     try:
         share = float(name[1:]) / 100 if name[:1] == "p" else 0.0
     except ValueError:
@@ -365,7 +350,6 @@ def _share(name: str) -> float | None:
 
 
 def _tokens(name: str, text: str, tokens: float, where: str) -> float:
-    """Return the tokens of a row. Raises SettingError for lengths that no row has."""
     if not MIN_TOKENS <= tokens <= MAX_TOKENS:
         raise SettingError.refused(where, name, text, f"lengths are {MIN_TOKENS} to {MAX_TOKENS:,} tokens")
     return tokens

@@ -141,10 +141,6 @@ class _StepReader:
             yield NodeFacts(node.name, node.op.kind, role.name, rows, tokens, node_flops)
 
     def _passed(self, node: Node, read: ValueExtent, role: Role) -> ModelPass | None:
-        """Return what a node passes through a model; None if that is not known.
-
-        Responses are generated for all prompts, though fewer groups may be kept.
-        """
         ranks = self.placed[role.name].layout.data if role.name in self.placed else 1
         if node.op.kind != "generate":
             if node.regions:
@@ -159,7 +155,6 @@ class _StepReader:
     def _reading(
         self, rows: ValueExtent, ranks: int, budget: int | None, row_tokens: int | None = None
     ) -> ModelPass | None:
-        """Return a pass over these rows, in parts of at most `budget` tokens (None: one part) on each of `ranks`."""
         if rows.prompts is None or rows.rows is None or rows.tokens is None:
             return None
         width = row_tokens or self.workload.prompt_tokens + rows.tokens
@@ -167,10 +162,7 @@ class _StepReader:
         return reading(contexts, rows.rows, self.workload.prompt_tokens, rows.tokens)
 
     def _training(self, node: Node) -> ModelPass | None:
-        """Return what passes in an update: each epoch all rows, by minibatches, once for each pass of its losses.
-
-        Minibatches are assumed to lie evenly on the ranks.
-        """
+        """Return what passes in an update, with minibatches that are spread evenly over the ranks."""
         workload, total = self.workload, ModelPass()
         sizes = sizes_of(self.graph, workload.prompts, plan=self.plan, prompt_tokens=workload.prompt_tokens)
         update = next((update for update in sizes.updates if update.node == node.name), None)
@@ -233,7 +225,6 @@ class _StepReader:
         return next((role for role in alike if reader in role.nodes), None)
 
     def _pool(self, node: Node) -> str:
-        """Return the pool that a node runs on, that of the first model that it reads; the host if it reads none."""
         read = (self._role(edge, reader) for edge, reader in edges_read(node))
         role = next((role for role in read if role is not None), None)
         return HOST if role is None or self.plan is None else self.placed[role.name].pool

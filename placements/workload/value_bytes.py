@@ -148,6 +148,5 @@ def _has_rows(kind: type[Value]) -> bool:
 
 
 def _ids(kinds: Iterable[type[Value]]) -> int:
-    """Count the columns that identify rows (prompt, sample, trajectory) in the value that has most of them."""
     leaves = ([part for _, part in leaf_paths(kind)] for kind in kinds)
     return max((sum(any(issubclass(part, kind) for part in parts) for kind in IDS) for parts in leaves), default=0)
