@@ -69,14 +69,14 @@ def kept_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths) ->
 def checkpointed_numbers(
     shape: ModelShape, layout: Layout, widths: ActivationWidths, mode: Checkpointing
 ) -> tuple[float, float]:
-    """Return how many numbers per token a layer stores for its backward pass, and how many that pass computes again.
+    """Return how many numbers per token a layer stores for its backward pass, and how many it recomputes then.
 
     With "full", only the layer's input is stored. With "selective", the expensive results of attention and of every
     second product are stored too: queries, values, the gate of an MLP outside experts, and the last result, of hidden
-    width; but never more than with "none", where everything is stored and nothing computed again.
+    width; but never more than with "none", where everything is stored and nothing recomputed.
 
-    Source: torchtitan, activation checkpointing by operation. Megatron-LM calls something else selective: it computes
-    only attention scores again, which flash attention never stores, so it corresponds to "none" here.
+    Source: torchtitan, activation checkpointing by operation. Megatron-LM calls something else selective: it recomputes
+    only attention scores, which flash attention never stores, so it corresponds to "none" here.
     """
     numbers = kept_numbers(shape, layout, widths)
     if mode == "none":
@@ -133,8 +133,9 @@ def table_numbers(shape: ModelShape) -> float:
 def reading_moment(shape: ModelShape, layout: Layout, token_bytes: float, logits_bytes: float) -> dict[Part, float]:
     """Return the peak bytes of activations and logits in a pass without gradients, by part, on one device.
 
-    The peak is either one layer in progress, or the output of the last layer with its logits, if that is more.
-    `token_bytes` is the bytes of one number times the tokens of the pass; `logits_bytes` is the size of the logits.
+    The peak is either one layer in progress, without logits, or the output of the last layer with its logits, if that
+    is more. `token_bytes` is the bytes of one number times the tokens of the pass; `logits_bytes` is the size of the
+    logits.
     """
     layer = token_bytes * (forward_numbers(shape, layout) + table_numbers(shape))
     last = token_bytes * 2 * shape.hidden / layout.tensor

@@ -109,7 +109,7 @@ class Footprint:
     kept_bytes: int = 0
 
     def at(self, phase: str) -> Bytes:
-        """Return the bytes on a device in a phase, by part.
+        """Return the bytes on a device in a phase of a step (`generate`, `logprob` or `update`), by part.
 
         Here every phase counts as work; subclasses distinguish phases.
         """
@@ -122,7 +122,7 @@ class Footprint:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the most bytes that the role has on a device at once, the sum of all parts while it works."""
+        """Return the most bytes that the role has on a device at once: the sum of all parts while it works."""
         return total_bytes(self.at_work)
 
 
@@ -147,7 +147,7 @@ def fits(needed_bytes: int, usable_bytes: int, kind: DeviceKind = "gpu") -> bool
 
 
 def total_bytes(parts: Bytes) -> int:
-    """Return the sum of the bytes of all parts."""
+    """Return the sum of the bytes of all parts of a footprint; 0 without parts."""
     return sum(parts.values())
 
 

@@ -57,7 +57,7 @@ class ShardedNumbers:
         return self.rest + self.experts
 
     def held(self, *, cut: bool) -> float:
-        """Return how many numbers a device holds; with `cut`, ranks of the same numbers hold equal parts of them.
+        """Return how many numbers a device holds; with `cut`, ranks that have the same numbers shard them equally.
 
         Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5.
 
@@ -101,9 +101,9 @@ def root_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> flo
 
 
 def layer_numbers(shape: ModelShape, layout: Layout, *, adapters: bool = True) -> ShardedNumbers:
-    """Return how many numbers of an average layer a device holds, before sharding among data ranks.
+    """Return how many numbers (parameters) of an average layer a device holds, before sharding among data ranks.
 
-    Adapters are counted unless `adapters` is False. If only some layers have experts, those of one such layer are
+    Adapters are counted unless `adapters` is False. If only some layers have experts, the experts of one such layer are
     counted.
     """
     experts = shape.expert_parameters / max(1, shape.expert_layers)
@@ -119,7 +119,7 @@ def layer_numbers(shape: ModelShape, layout: Layout, *, adapters: bool = True) -
 
 
 def model_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> ShardedNumbers:
-    """Return how many numbers of a stage a device holds, without adapters, before sharding among data ranks."""
+    """Return how many parameters of a stage a device holds, without adapters, before sharding among data ranks."""
     layer = layer_numbers(shape, layout, adapters=False)
     share = shape.expert_layers / shape.layers
     return ShardedNumbers(
@@ -131,7 +131,7 @@ def model_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> Sh
 
 
 def adapter_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> ShardedNumbers:
-    """Return how many trained numbers of a stage a device holds: its adapters, and a head that is trained with them.
+    """Return how many trained parameters of a stage a device holds: its adapters, and a head that is trained with them.
 
     They are counted before sharding among data ranks; a model without adapters has none.
     """
@@ -141,7 +141,7 @@ def adapter_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> 
 
 
 def weights_bytes(shape: ModelShape, layout: Layout, stage: PipelineStage, precision: Precision, *, cut: bool) -> float:
-    """Return the bytes of a stage's weights on a device, without adapters; with `cut`, of its shard of them.
+    """Return the bytes of a stage's weights on a device, without adapters; with `cut`, of one data rank's shard.
 
     Embedding and head take at least 2 bytes per weight, since quantisation leaves them out: the configurations of
     transformers and vLLM skip `lm_head`.
@@ -154,9 +154,9 @@ def weights_bytes(shape: ModelShape, layout: Layout, stage: PipelineStage, preci
 def sequence_bytes(shape: ModelShape, tensor: int, context_tokens: float, number_bytes: float) -> float:
     """Return the bytes of the cache of a sequence of `context_tokens` tokens on each of `tensor` devices.
 
-    One number takes `number_bytes`. Keys and values are divided by heads, so into at most as many parts as there are KV
-    heads. Latents are not divided, and state that does not grow with the context is divided evenly. Source: Pope et al.
-    2022, arXiv 2211.05102, section 3.3; DeepSeek-AI 2024, arXiv 2405.04434, section 2.1.
+    One number takes `number_bytes` bytes. Keys and values are divided by heads, into at most as many parts as there are
+    KV heads. Latents are not divided, and state that does not grow with the context is divided evenly. Source: Pope et
+    al. 2022, arXiv 2211.05102, section 3.3; DeepSeek-AI 2024, arXiv 2405.04434, section 2.1.
     """
     context = max(1, round(context_tokens))
     heads = 2 * shape.attention_layers * shape.kv_heads * shape.head_dim * context

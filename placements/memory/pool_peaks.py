@@ -30,12 +30,15 @@ class PoolResident:
 
     @property
     def resting(self) -> Bytes:
-        """Return the bytes on a device while other roles work, by part."""
+        """Return the bytes on a device while other roles work, by part: those of the role asleep if it `sleeps`."""
         return self.footprint.asleep if self.sleeps else self.footprint.resident
 
     @property
     def without_cache(self) -> Bytes:
-        """Return the bytes on a device while the role wakes or goes to sleep, when it has no cache, by part."""
+        """Return the bytes on a device while a role that `sleeps` wakes or goes to sleep without a cache, by part.
+
+        A role that never sleeps keeps all its resident bytes.
+        """
         resident = self.footprint.resident
         return _without(resident, "kv_cache") if self.sleeps else resident
 
@@ -117,7 +120,6 @@ def worst(peaks: Iterable[PoolPeak]) -> PoolPeak | None:
 def _entering(
     residents: Sequence[PoolResident], leaving: PoolResident, waking: PoolResident, turn: PhaseTurn, bucket_bytes: float
 ) -> PoolPeak:
-    """Return the peak of waking a role while the previous one is still there."""
     leaves, wakes = {leaving.role: leaving.without_cache}, {waking.role: waking.without_cache}
     if turn.synced_from:
         passing = int(2 * bucket_bytes) if turn.sync_bytes is None else turn.sync_bytes

@@ -156,8 +156,6 @@ def kept_blocks(
 
 @dataclass(frozen=True)
 class _ProcessPeak:
-    """What a role has besides what it always holds: bytes by part, and those that the C library keeps when freed."""
-
     parts: Mapping[Part, float]
     kept_bytes: float
 
@@ -176,8 +174,6 @@ class _ProcessPeak:
 
 @dataclass(frozen=True)
 class _ProcessModel:
-    """A model in a layout, and the tensors that it has at the moments that may be the worst."""
-
     shape: ModelShape
     layout: Layout
     running: RoleSettings
@@ -188,7 +184,6 @@ class _ProcessModel:
 
     @property
     def inner(self) -> int:
-        """Return the inner width that a token passes in a layer's MLP, experts included."""
         shape = self.shape
         sparse = shape.experts_per_token * shape.expert_intermediate + shape.shared_intermediate
         return max(shape.intermediate if not shape.experts or shape.dense_layers else 0, sparse)
@@ -369,9 +364,6 @@ def padded_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
 
 
 def _prompts(load: NodeWorkload, ranks: int) -> int:
-    """Return the prompts that one rank may read between two steps of the optimizer.
-
-    A minibatch is taken from the prompts of all ranks, and may lie on one of them. The group of a prompt stays whole.
-    """
+    """Return the prompts that one rank may read between optimizer steps: a whole minibatch may be on one rank."""
     share = -(-load.prompts // ranks)
     return min(load.minibatch or share, share)

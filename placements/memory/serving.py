@@ -101,10 +101,10 @@ def generation_bytes(
 ) -> Footprint:
     """Return the bytes of a rollout engine on each device; each of the `data` ranks is a separate replica.
 
-    A replica's cache either is for `cache_tokens` tokens, or takes what is left of the share `cache_share` of a device
-    of `device_bytes` bytes: without the weights, and for some engines also without all other buffers. A sleeping engine
-    has freed its weights and cache; its context and graphs remain. Raises ValueError unless exactly one of
-    `cache_share` and `cache_tokens` is given.
+    A replica's cache holds `cache_tokens` tokens, or it takes the share `cache_share` of a device's `device_bytes`
+    minus the weights and, for engines whose share covers all memory, minus all other buffers. A sleeping engine has
+    freed its weights and cache; its context and graphs remain. Raises ValueError unless exactly one of `cache_share`
+    and `cache_tokens` is given.
     """
     if (cache_share is None) == (cache_tokens is None):
         raise ValueError("give a cache either a share of its device or a number of tokens")

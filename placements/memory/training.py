@@ -60,11 +60,11 @@ class TrainingSettings:
 
     A micro-batch has `micro_batch_tokens` on each data rank. `offload` names the state in host memory: weights and
     gradients are copied layer by layer; the optimizer steps on the host if `steps_on_host`, else its states are copied
-    to the device for the step. `logits` says whether a loss computes them all at once, and copies them; `stats` names
-    what else it computes from them. `master` is the precision of the weights that the optimizer changes, `frozen` that
-    of weights under adapters. `spare_adapters` are held in addition to those that are trained. `interleaved` is the
-    number of model pieces of each pipeline stage, and `micro_batches` the number in a step; None: enough to fill the
-    pipeline.
+    to the device for the step. `logits` says whether a loss computes all logits at once, and copies them; `stats` names
+    what else is computed from logits, such as entropy. `master` is the precision of the weights that the optimizer
+    changes, `frozen` that of weights under adapters. `spare_adapters` are held in addition to those that are trained.
+    `interleaved` is the number of model pieces of each pipeline stage, and `micro_batches` the number in a step; None:
+    enough to fill the pipeline.
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -126,7 +126,7 @@ def training_bytes(
 def waiting_bytes(shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0) -> float:
     """Return the bytes of activations that wait on a device for the backward pass, of all micro-batches in flight.
 
-    They are those of the pipeline stage that has the most. A micro-batch has at least `sequence_tokens` tokens.
+    Of several pipeline stages, the one with the most bytes counts. A micro-batch has at least `sequence_tokens` tokens.
     """
     return max(stage.waiting_bytes for stage in _stages(shape, training, sequence_tokens, SHIPPED))
 
@@ -175,8 +175,6 @@ def state_bytes(shape: ModelShape, training: TrainingSettings, stage: PipelineSt
 
 @dataclass(frozen=True)
 class _StageModel:
-    """One stage of a model in training, with the constants of its devices."""
-
     shape: ModelShape
     training: TrainingSettings
     stage: PipelineStage
@@ -253,7 +251,6 @@ class _StageModel:
 
     @property
     def waiting_bytes(self) -> float:
-        """Return the activations that wait for their backward pass, of all layers and micro-batches in flight."""
         training, stage = self.training, self.stage
         waiting, _ = checkpointed_numbers(self.shape, self.layout, training.widths, training.checkpointing)
         return training.width_bytes * self.tokens * waiting * stage.layers * stage.in_flight

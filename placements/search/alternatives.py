@@ -76,10 +76,10 @@ def alternative_pools(problem: PlanningProblem, parts: Parts, role: str) -> Iter
 
 
 def alternative_layouts(problem: PlanningProblem, plan: Plan, role: str) -> tuple[AlternativeLayout, ...]:
-    """Return ways to run a role on its pool, fastest first: the plan's current one, and the best one of each layout.
+    """Return ways to run a role on its pool, fastest first: the plan's current way, and the best way of each layout.
 
-    The best one of a layout is the fastest with which the whole plan fits; if none fits, the fastest. Except for the
-    current one, layouts with unknown seconds are left out.
+    The best way of a layout is the fastest with which the whole plan fits or, if none fits, the fastest. Other layouts
+    with unknown seconds are left out; unknown seconds of the current way count as 0.
     """
     home = next(home for home in homes_of_plan(problem, plan) if home.role.name == role)
     current = home.layout, home.running

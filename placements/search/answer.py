@@ -26,12 +26,14 @@ def answer(
     clusters: Callable[[str], Cluster] | None = None,
     say: Say = lambda _: None,
 ) -> SearchResult:
-    """Search for the best plan, and for the other staleness and what-ifs of the request; return all in one result.
+    """Return the search for the best plan, with a search for each staleness that was tried and for each what-if.
 
-    The result's problem has the chosen staleness. If the objective is devices, the result has no named placements.
-    `clusters` reads a cluster from the text of a what-if, and `say` receives notes for the user. Raises ResourceError
-    if nothing fits; UsageError, UnknownNameError, SettingError or PlanError for a what-if that is invalid or
-    impossible.
+    The problem of the result has the chosen staleness: for `auto`, what `best_staleness` selects among `stalenesses`. A
+    what-if for which nothing fits has None in place of a search. For the objective devices, the result has no named
+    placements. `clusters` reads the cluster of a what-if `devices=…`; None refuses such what-ifs. `say` is called with
+    each note for the user. Raises ResourceError if no plan fits, UnknownNameError or SettingError for an invalid
+    what-if, and UsageError or PlanError for a what-if with devices that cannot serve the request or have an unknown
+    speed.
     """
     request = request or PlanRequest()
     earlier, tried, staleness = cautions(problem), tuple[SearchResult, ...](), request.staleness
@@ -57,10 +59,10 @@ def answer(
 
 
 def stalenesses(problem: PlanningProblem, at_most: int, request: PlanRequest | None = None) -> tuple[SearchResult, ...]:
-    """Search for the best plan at each candidate staleness, in updates, and return the results in ascending order.
+    """Return a search for the best plan at each candidate staleness, in ascending order of staleness in policy updates.
 
-    Candidates are `at_most`, and those of 0, 1, 2, 3, 4, 6, 8, 12 and 16 that are below it. A staleness at which no
-    plan fits is left out. The request's `robust` is ignored.
+    The candidates are `at_most`, and those of 0, 1, 2, 3, 4, 6, 8, 12 and 16 that are smaller. A staleness at which no
+    plan fits is left out; the result may be empty. The request's `robust` is ignored.
     """
     searches, request = list[SearchResult](), replace(request or PlanRequest(), robust=False)
     for staleness in sorted({*(candidate for candidate in CANDIDATES if candidate < at_most), at_most}):
@@ -72,9 +74,9 @@ def stalenesses(problem: PlanningProblem, at_most: int, request: PlanRequest | N
 
 
 def best_staleness(searches: Sequence[SearchResult]) -> SearchResult:
-    """Return the search with the smallest staleness whose step is at most 1% longer than the shortest.
+    """Return the search with the smallest staleness among those whose step is at most 1% longer than the shortest step.
 
-    `searches` must be in ascending order of staleness; raises ValueError if there are none.
+    `searches` must be in ascending order of staleness. Raises ValueError if `searches` is empty.
     """
     shortest_s = min(search.best.step_s for search in searches)
     return next(search for search in searches if search.best.step_s <= shortest_s * (1 + WORTH_SHARE))
@@ -83,7 +85,6 @@ def best_staleness(searches: Sequence[SearchResult]) -> SearchResult:
 def _what_if(
     problem: PlanningProblem, text: str, request: PlanRequest, clusters: Callable[[str], Cluster] | None
 ) -> SearchResult | None:
-    """Return the search for a problem with one change; None if nothing fits."""
     tried = changed(problem, text, clusters)
     if (unknown := device_of_unknown_speed(tried.cluster)) and not device_of_unknown_speed(problem.cluster):
         hint = "name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`"

@@ -29,8 +29,6 @@ class _SharedDevices(Protocol):
 
 
 class _SystemRun(Protocol):
-    """Where and how a system runs roles: who shares devices, and each role's engine, layout and settings."""
-
     @property
     def parts(self) -> Sequence[_SharedDevices]: ...
     @property
@@ -44,9 +42,9 @@ class _SystemRun(Protocol):
 
 
 def plan_of_run(problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumptions) -> Plan:
-    """Return the run of another system as a plan, with its forecast.
+    """Return the run of another system as a plan with its forecast; `assumed` is stored in the plan.
 
-    `assumed` is stored in the plan. Raises ResourceError if the cluster has no such pools.
+    Raises ResourceError if the cluster has no devices for a pool.
     """
     return plan_from(problem, list(_homes(problem, run)), assumed)
 
@@ -54,10 +52,11 @@ def plan_of_run(problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumpti
 def forecast_run(
     problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumptions
 ) -> tuple[Plan | None, tuple[str, ...]]:
-    """Return the run of another system as a plan with its forecast, and sentences that say why it does not fit.
+    """Return the run of another system as a plan with its forecast, and sentences that say why the plan does not fit.
 
-    The sentences are about memory of devices and hosts, and about rows that a cache cannot hold. The plan is None if
-    the cluster does not have the devices of its pools.
+    The engines and the staleness of the run replace those of the problem and of `assumed`, which is stored in the plan.
+    The sentences are about memory of devices and hosts, and about rows that a cache cannot hold; there are none if the
+    plan fits. The plan is None if the cluster does not have the devices of its pools.
     """
     problem = replace(problem, engines=dict(run.engines), staleness=run.lag)
     update = {"engines": dict(run.engines), "staleness": run.lag or assumed.staleness}
@@ -73,9 +72,9 @@ def forecast_run(
 def other_layouts(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
     """Yield copies of a plan in which the trained policy has another layout, fastest first.
 
-    Only layouts with which the policy's training fits in a device's memory are used, at most 200. The same layouts
-    follow again with every role on a shared pool put to sleep while others work. Yields nothing if no role trains
-    weights that another role samples from. The copies have the forecast of `plan`.
+    At most the 200 fastest layouts are used, of those with which the policy's training fits in a device's memory. The
+    same layouts follow again with every role on a shared pool put to sleep while others work. Yields nothing if no role
+    trains weights that another role samples from. The copies keep the forecast of `plan`, which is not theirs.
     """
     synced = set(problem.synced.values())
     home = next((home for home in homes_of_plan(problem, plan) if home.role.name in synced), None)
@@ -123,7 +122,6 @@ def _homes(problem: PlanningProblem, run: _SystemRun) -> Iterator[RolePlacement]
 
 
 def _faults(problem: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan) -> Iterator[str]:
-    """Yield what is short of memory, on devices and on their hosts, and what is too short for one row."""
     for error in overflows(plan, problem, plan.flow):
         yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
     for pool in dict.fromkeys(home.pool for home in homes):

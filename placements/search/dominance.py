@@ -65,7 +65,10 @@ class RoleOption:
         return self.peak_bytes - self.rest_bytes
 
     def dominates(self, option: RoleOption) -> bool:
-        """Return whether this option is at least as good as `option` in every number: all seconds and all bytes."""
+        """Return whether this option takes no more seconds than `option` in any respect, and no more bytes of any kind.
+
+        The seconds are those of each stage and those to be ready after a weight sync.
+        """
         return (
             not slower_somewhere(self.stages_s, option.stages_s)
             and self.ready_s <= option.ready_s
@@ -77,12 +80,12 @@ class RoleOption:
 
 
 def slower_somewhere(stages_s: Sequence[float], compared_s: Sequence[float]) -> bool:
-    """Return whether `stages_s` has more seconds than `compared_s` in any stage."""
+    """Return whether `stages_s` has more seconds than `compared_s` in any stage; both have the same stages."""
     return any(a > b for a, b in zip(stages_s, compared_s, strict=True))
 
 
 def undominated(options: Iterable[RoleOption]) -> list[RoleOption]:
-    """Return the options that no other option dominates, fastest first; of equal options, only the first."""
+    """Return the options that no other option dominates, by ascending seconds; of equal options, only the first."""
     front = list[RoleOption]()
     for option in sorted(options, key=lambda option: (sum(option.stages_s), option.rest_bytes, option.peak_bytes)):
         if not any(better.dominates(option) for better in front):
@@ -107,15 +110,18 @@ class CombinedOptions:
 
     @classmethod
     def nothing(cls, stages: int, sync_bytes: int = SYNC_BYTES) -> Self:
-        """Return a single way that runs no role and takes no seconds and no bytes, to add roles to."""
+        """Return one way that runs no role and takes no seconds and no bytes, as a start to which roles are added.
+
+        `stages` counts the stages, with the last one for weight syncs. `sync_bytes` are reserved as in the class.
+        """
         return cls(np.zeros((stages, 1)), np.zeros((7, 1), np.int64), np.zeros((0, 1), np.int64), sync_bytes)
 
     @classmethod
     def of(cls, options: Sequence[RoleOption], bit: int, slowed: float) -> Self:
         """Return the ways to run one role, one for each of `options`.
 
-        The work of the role, except moving its state, takes `slowed` times its seconds. `bit` is a bit mask that
-        identifies the process of the role's engine.
+        The work of the role, except moving its state, takes `slowed` times its seconds; `ready_s` is added to the last
+        stage. `bit` is a bit mask that identifies the process of the role's engine.
         """
         rows = [
             (option.rest_bytes, option.over_bytes, option.wakes_bytes, 0, option.host_bytes, option.context_bytes, bit)
@@ -180,10 +186,10 @@ class CombinedOptions:
         return self if fits.all() else self.some(fits)
 
     def undominated(self, maximum: int | None = CARRIED_AT_MOST, *, bytes_too: bool = True) -> CombinedOptions:
-        """Return the ways that no other way dominates, fastest first.
+        """Return the ways that no other way dominates, fastest first; of equal ways, only the first.
 
         A way dominates another if it takes no more seconds in any stage and, if `bytes_too`, no more bytes of any kind.
-        At most `maximum` ways are returned; None returns all.
+        If there are more than `maximum` ways, the slowest are dropped and `cut` is set; None returns all.
         """
         if len(self) <= 1:
             return self

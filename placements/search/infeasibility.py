@@ -43,7 +43,7 @@ class SmallestOption:
 
     @property
     def room_bytes(self) -> int:
-        """Return the bytes of a device that a plan may fill."""
+        """Return how many bytes of each device a plan may fill: nine tenths of a GPU, or all of a CPU device."""
         return room_bytes(self.group.of.memory_bytes, self.group.of.kind)
 
     @property
@@ -57,7 +57,7 @@ class SmallestOption:
 
 
 def nothing_fits(problem: PlanningProblem, fits: Fits) -> ResourceError:
-    """Return the error of a search that finds no plan, with the memory that is missing and the changes that fit.
+    """Return the error for a problem without a plan: the missing memory, and the smallest changes that would help.
 
     `fits` tells whether a search finds a plan for a changed problem; it is called for many changes.
     """
@@ -103,15 +103,16 @@ def _states_bytes(parts: Bytes) -> int:
 
 
 def class_counts(problem: PlanningProblem, between: str = ", ") -> str:
-    """Return the number of devices of each class as text, joined by `between`: `16 h100-sxm-80g`."""
+    """Return the number of devices of each class as text, joined by `between`, such as `16 h100-sxm-80g`."""
     return between.join(f"{of.count} {of.model or of.kind}" for of in problem.classes)
 
 
 def smallest_option(problem: PlanningProblem, role: Role) -> SmallestOption | Role:
-    """Return the way to run a role alone that comes nearest to fitting; the role itself if no engine runs it.
+    """Return the way to run a role alone that comes nearest to fitting in memory; the role itself if none is possible.
 
-    Options that need more host memory than a machine has are ignored. For a rollout engine without such an option on
-    GPUs, those with a cache for a single row are considered, even if their seconds are not known.
+    The nearest way exceeds a device's memory by the fewest bytes or, if equal, takes the fewest devices. Ways that need
+    more host memory than a machine has are ignored. If a role that samples on GPUs has no other way, ways with a cache
+    for a single row are considered too, even if their seconds are unknown.
     """
     options = [
         option
@@ -153,8 +154,9 @@ def _smallest_options(problem: PlanningProblem, role: Role, group: DeviceGroup) 
 def overflows(plan: Plan, problem: PlanningProblem, on: str) -> Iterator[ResourceError]:
     """Yield an error for each pool of a plan in which a phase needs more bytes of a device than a plan may fill.
 
-    The memory is computed again, whatever forecast the plan contains. Each error names the role, the phase, the parts,
-    the other roles' bytes, and the smallest changes after which the whole plan fits. `on` names the cluster in errors.
+    The memory is computed again, whatever forecast the plan contains. Each error names the role, the phase, the parts
+    of the memory, the other roles' bytes and, if there are any, the smallest changes after which the whole plan fits.
+    `on` names the cluster in errors.
     """
     for pool in residents(problem, plan):
         peak = worst(pool.peaks)
@@ -208,11 +210,7 @@ def _notes(peak: PoolPeak) -> list[str]:
 
 
 def _changes_that_fit(problem: PlanningProblem, fits: Fits) -> Iterator[str]:
-    """Yield for each kind of change the smallest after which a search finds something.
-
-    On CPU devices a batch is made smaller. Else there are more machines, each number of them tried that matters; more
-    host memory, more rows, shorter responses, and narrower weights.
-    """
+    """Yield for each kind of change the smallest after which a search finds a plan; on CPUs only smaller batches."""
     if all(of.kind == "cpu" for of in problem.classes):
         yield from smallest_changes(ReducedProblem(problem), lambda changed: fits(changed.problem))
         return
@@ -229,7 +227,7 @@ def _changes_that_fit(problem: PlanningProblem, fits: Fits) -> Iterator[str]:
 
 
 def larger_problems(problem: PlanningProblem) -> Iterator[Iterator[tuple[str, PlanningProblem]]]:
-    """Yield one iterator for each kind of change that may help, over pairs of a text and the changed problem.
+    """Yield an iterator for each kind of change that may help, over pairs of a text and the changed problem.
 
     The kinds are more host memory, more prompts per step, shorter responses, and narrower weights of rollouts. Each
     iterator begins with the smallest change. More prompts and narrower weights are left out where they cannot help.

@@ -50,7 +50,7 @@ class ReducedProblem:
     changes: tuple[str, ...] = ()
 
     def changed(self, knob: MemoryKnob, value: int) -> ReducedProblem:
-        """Return a copy in which the number that `knob` describes is `value`; the change is added to `changes`."""
+        """Return a copy in which `value` replaces the number that `knob` describes; `changes` names the change."""
         update: dict[str, Any] = {knob.name: value}
         if knob.role:
             changes = (*self.changes, f"{knob.name}={value} of {knob.role} in the plan")
@@ -73,10 +73,11 @@ Fits = Callable[[ReducedProblem], bool]
 
 
 def smallest_changes(start: ReducedProblem, fits: Fits) -> tuple[str, ...]:
-    """Return texts of the changes after which `fits` is true, each the smallest of its kind; () if none helps.
+    """Return the changes after which `fits` is true, as texts such as `batch=64`; () if no change helps.
 
-    Every number that can be halved is tried alone. If no single one helps, the result is one joint change: of all
-    numbers that leave results unchanged, and if that is not enough, of the batch too.
+    Every number that can be halved is tried alone, and halved as few times as possible. If no number alone helps, the
+    result has at most one text, of a joint change: of all numbers that leave results unchanged and, if necessary, of
+    the batch too.
     """
     knobs = [MemoryKnob("micro_batch_tokens", _halvings(n, 1), role=role) for role, n in start.micro_batches.items()]
     for free, settings, fields in HALVED:
@@ -96,8 +97,6 @@ def smallest_changes(start: ReducedProblem, fits: Fits) -> tuple[str, ...]:
 
 
 def _halved(start: ReducedProblem, knobs: Sequence[MemoryKnob], fits: Fits) -> ReducedProblem | None:
-    """Halve these numbers together until all fits, then put each back as far as it goes; None if nothing fits."""
-
     def changed(halvings: Sequence[int]) -> ReducedProblem:
         reduced = start
         for knob, times in zip(knobs, halvings, strict=True):
@@ -129,7 +128,7 @@ def _halvings(value: int, minimum: int) -> tuple[int, ...]:
 def fewest(fits: Callable[[int], bool], minimum: int, maximum: int) -> int | None:
     """Return the smallest number from `minimum` to `maximum` for which `fits` is true; None if there is none.
 
-    Steps double, then the last step is bisected. The result is exact if `fits` stays true for all larger numbers.
+    Only some numbers are tried: `fits` must stay true for all larger numbers.
 
     >>> fewest(lambda machines: machines >= 3, 2, 32), fewest(lambda machines: False, 2, 32)
     (3, None)
@@ -166,7 +165,10 @@ def with_machines(cluster: Cluster, machines: int) -> Cluster:
 
 
 def shortened(problem: PlanningProblem, tokens: int) -> PlanningProblem:
-    """Return the problem with responses cut at `tokens` tokens: a longer one has that length."""
+    """Return a copy of the problem whose responses have at most `tokens` tokens; longer responses are cut to `tokens`.
+
+    If the problem has no distribution of response lengths, all responses are taken to be as long as the longest.
+    """
     longest = max((load.response.most for load in problem.loads), default=0.0)
     response = problem.response or LengthDistribution.fixed(longest)
     return replace(problem, response=LengthDistribution(tuple(min(point, float(tokens)) for point in response.points)))

@@ -32,13 +32,14 @@ class PlacementVariant:
 
     @property
     def name(self) -> str:
-        """Return the full name of the placement, with its system: `split:openrlhf`."""
+        """Return the full name of the placement, with the system that published it, such as `split:openrlhf`."""
         return f"{self.placement}:{self.system}"
 
     def parts_of(self, graph: Graph) -> Parts:
-        """Return the names of the roles on each pool, for the flow of this graph; pools without roles are left out.
+        """Return the names of the roles on each pool when the flow of `graph` has this placement.
 
-        Roles that one node reads together are moved to the pool of the first of them, in the flow's order.
+        Pools without roles are left out. Roles of models that one node reads together move to one pool: that of the
+        first of these roles in the flow's order.
         """
         parts = tuple(tuple(part) for part in self.parts(sorted_roles(graph)) if part)
         names = [role.name for role in roles(graph)]
@@ -73,8 +74,9 @@ class SortedRoles:
 def sorted_roles(graph: Graph) -> SortedRoles:
     """Return the names of a flow's roles, sorted by function: policies, critics, references and scorers.
 
-    A critic is a trained model that does not sample and has another head than for tokens, or whose outputs the update
-    of another model reads. A frozen model that samples or scores is a scorer; other frozen models are references.
+    A critic is a trained model that does not sample, and that has another head than for tokens or computes outputs on
+    which the update of another model depends. Other trained models are policies. A frozen model that samples or scores
+    is a scorer; other frozen models are references.
     """
     every, kinds = roles(graph), {node.name: node.op.kind for node in graph.all_nodes}
     trained = {role.param for role in every if role.use == "train"}
@@ -163,7 +165,7 @@ NAMES: tuple[str, ...] = tuple(dict.fromkeys(form.placement for form in VARIANTS
 def variant(name: str) -> PlacementVariant:
     """Return the named placement with this name, such as `split:nemo-aligner`.
 
-    For a name without a system, such as `split`, it is the first placement of that name. Raises UnknownNameError for an
+    A name without a system, such as `split`, selects the first placement of that name. Raises UnknownNameError for an
     unknown name.
     """
     variants = {form.placement: form for form in reversed(VARIANTS)} | {form.name: form for form in VARIANTS}
@@ -173,9 +175,10 @@ def variant(name: str) -> PlacementVariant:
 
 
 def name_of(graph: Graph, roles_by_pool: Sequence[Sequence[str]]) -> str:
-    """Return the full name of the first placement that puts a flow's roles on these pools; "" if none does.
+    """Return the full name of the first placement that has exactly these groups of roles on its pools; "" if none does.
 
-    Several placements may have the same pools, as for a flow without a critic or a reward model.
+    Pools and their roles may be in any order. In flows without a critic or a reward model, for example, several
+    placements have the same pools.
     """
     pools = {frozenset(part) for part in roles_by_pool}
     forms = (form for form in VARIANTS if {frozenset(part) for part in form.parts_of(graph)} == pools)

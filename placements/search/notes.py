@@ -9,14 +9,14 @@ from placements.workload.planning_problem import DEFAULT_ENGINES, PlanningProble
 
 
 def planner_notes(problem: PlanningProblem) -> tuple[str, ...]:
-    """Return sentences about what any plan of a problem assumes, and about requirements that are not met."""
+    """Return sentences on what any plan of a problem assumes, then on requirements that the problem does not meet."""
     return (*taken(problem.running, problem.prompts), *cautions(problem))
 
 
 def scale_notes(problem: PlanningProblem) -> list[str]:
-    """Return a sentence for each model of device about its calibration: source and factors, or that it has none.
+    """Return a sentence for each device model on its calibration: source and factors, or that there is none for it.
 
-    Without a calibration the result is [].
+    Returns [] if the problem has no calibration.
     """
     calibration, notes = problem.calibration, list[str]()
     if calibration is None:
@@ -35,8 +35,8 @@ def cautions(problem: PlanningProblem) -> tuple[str, ...]:
     """Return a sentence for each requirement of a problem that its models, devices or flow do not meet.
 
     These are models with fewer positions than the longest row has tokens, devices without arithmetic in the precision
-    of the weights that generate responses, staleness for which the flow declares no bound, and engines that would
-    sample another distribution.
+    of the weights that generate responses, staleness for which the flow declares no bound, and default engines that are
+    not considered because they would sample another distribution than the flow asks for.
     """
     notes, models = list[str](), dict[tuple[str, int], tuple[int, list[str]]]()
     for role in problem.roles:

@@ -39,7 +39,7 @@ class RankedPlan:
 
     @cached_property
     def step(self) -> StepForecast:
-        """Return the forecast of a step: its tasks, their waits and its period."""
+        """Return the forecast of a step: its tasks, the waits between them, and its period in seconds."""
         return step_of(self.problem, self.homes)
 
     @cached_property
@@ -55,7 +55,7 @@ class RankedPlan:
 
     @property
     def cost_per_step(self) -> float:
-        """Return the cost of a step, in the currency of the cluster's prices."""
+        """Return the cost of a step, in the currency of the cluster's prices; devices without a price cost 0."""
         return self.step_s * sum(option.cost for _, option in self.blocks)
 
     @property
@@ -65,14 +65,15 @@ class RankedPlan:
         return not any({"train", "sample"} <= pool for pool in uses)
 
     def parts(self) -> tuple[tuple[str, ...], ...]:
-        """Return the names of the roles on each pool."""
+        """Return the names of the roles on each pool, one tuple for each pool."""
         return tuple(tuple(self.problem.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
 
     def plan(self, assumed: PlanAssumptions | None = None, pins: Mapping[str, str] | None = None) -> Plan:
-        """Return the plan, with its devices and its forecast.
+        """Return this solution as a plan with devices for each pool and a forecast; `assumed` is stored in the plan.
 
-        A pool gets the name that its roles are pinned to in `pins`, else `pool0`, `pool1` and so on. Raises
-        ResourceError if the cluster has no such pools of whole NVLink domains.
+        `pins` maps roles to names for their pools; other pools are named `pool0`, `pool1` and so on (a single one
+        `all`). Raises ResourceError if the cluster cannot hold these pools with each tensor group inside one NVLink
+        domain.
         """
         return plan_from(self.problem, homes_of_blocks(self.problem, self.blocks, pins), assumed)
 
@@ -84,8 +85,8 @@ def homes_of_blocks(
 
     `blocks` are sets of roles with the chosen option for each. `pins` maps roles to pool names. A pool gets the name
     that one of its roles is pinned to; the others are `pool0`, `pool1` and so on, except names in use. A single pool
-    for all roles is called `all`. A role alone on its pool never sleeps, and a role that reads the same copy of weights
-    that another role trains has no lag.
+    for all roles is called `all`. A role alone on its pool never sleeps. The lag is 0 for a role that reads the same
+    copy of the weights that another role trains.
     """
     pins = pins or {}
     numbered = (f"pool{number}" for number in range(len(blocks) + len(pins)))
@@ -108,9 +109,9 @@ def homes_of_blocks(
 
 
 def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed: PlanAssumptions | None = None) -> Plan:
-    """Choose devices for placed roles, and return the plan with its forecast.
+    """Return a plan with these placements of roles; it has devices for each pool, and a forecast of bytes and seconds.
 
-    `assumed` is stored in the plan. Raises ResourceError if the cluster has no such pools.
+    `assumed` is stored in the plan. Raises ResourceError if the cluster cannot hold the pools.
     """
     placed = [
         PlacedRole(
@@ -137,9 +138,9 @@ def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed:
 
 
 def forecast_again(problem: PlanningProblem, plan: Plan, assumed: PlanAssumptions | None = None) -> Plan:
-    """Return a plan with its bytes and seconds forecast again; `assumed`, if given, replaces its assumptions.
+    """Return a copy of a plan with its bytes and seconds forecast again; `assumed`, if given, replaces its assumptions.
 
-    Raises ResourceError if no class of devices is large enough for a pool, or only with a network of unknown speed.
+    Raises ResourceError if no class has enough devices for a pool, or only with a network of unknown speed.
     """
     plan = plan.model_copy(update={"assumed": assumed}) if assumed else plan
     return _with_forecast(problem, plan, homes_of_plan(problem, plan))
@@ -190,8 +191,8 @@ def _pools(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> tuple[Po
 def has_room(problem: PlanningProblem, blocks: Sequence[BlockOption]) -> bool:
     """Return whether the cluster has devices for the pools of these blocks and, on CPUs, enough memory.
 
-    Tensor groups must be inside NVLink domains. Pools of whole machines always fit if no domain spans several machines.
-    On CPU devices, memory that freed blocks leave in a shared process is counted here; the search of pools ignores it.
+    Tensor groups must be inside NVLink domains. Pools of whole machines always have devices if no domain spans several
+    machines. On GPUs, memory is not checked, since a search leaves out options that do not fit.
     """
     homes = homes_of_blocks(problem, blocks)
     if problem.kind == "cpu":

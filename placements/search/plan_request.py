@@ -49,10 +49,11 @@ class PlanRequest:
         staleness: str = "",
         what_if: Sequence[str] = (),
     ) -> PlanRequest:
-        """Return the request for options in the form in which a user writes them; "" means the default.
+        """Return the request that options describe, in the form in which a user writes them; "" means the default.
 
-        `pin` has texts `ROLE=POOL`. Raises UsageError or UnknownNameError for unknown values and options that
-        contradict each other, and the errors of `refuse_impossible`.
+        `pin` has texts `ROLE=POOL`, and `staleness` is a number of updates or `auto`; what-ifs are not checked. Raises
+        UnknownNameError for an unknown named placement, UsageError for any other invalid value and for options that
+        contradict each other, and PlanError for a placement with more pools than there are devices.
         """
         request = cls(
             objective=_one_of("--objective", objective, get_args(Objective)),
@@ -68,10 +69,10 @@ class PlanRequest:
 
 
 def pinned(problem: PlanningProblem, request: PlanRequest) -> tuple[Pairs, Pairs]:
-    """Return the pairs of roles that must share a pool, and the pairs that must not.
+    """Return the pairs of roles that must share a pool, and the pairs that must not; pairs that follow are left out.
 
-    Roles are indices into those of the problem. The pairs follow from the pins of `request` and from its named
-    placement.
+    Each role is an index into the roles of the problem. The pairs come from the pins of `request` and from its named
+    placement. Raises UnknownNameError for an unknown named placement.
     """
     groups = variant(request.placement).parts_of(problem.graph) if request.placement else ()
     pools = dict.fromkeys(request.pins.values())
@@ -92,10 +93,6 @@ def _one_of(option: str, text: str, choices: Sequence[Any]) -> Any:
 
 
 def _staleness(text: str, problem: PlanningProblem) -> int | Literal["auto"] | None:
-    """Return the updates of a text, "auto" or None.
-
-    Raises UsageError for more than the flow corrects for, and for none if rollouts are streamed.
-    """
     if text == "auto":
         return "auto"
     if text not in ("", "0") and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
@@ -130,9 +127,9 @@ def _pins(texts: Sequence[str], problem: PlanningProblem) -> Mapping[str, str]:
 
 
 def refuse_impossible(request: PlanRequest, problem: PlanningProblem) -> None:
-    """Raise an error for a request that the devices of a problem cannot serve, or whose pins contradict its placement.
+    """Raise an error if the devices of a problem cannot serve a request, or if its pins contradict its named placement.
 
-    Raises UsageError for such pins, and for the objective `cost` on a cluster without prices; PlanError for a placement
+    Raises UsageError for such pins, and for the objective `cost` if devices have no price; PlanError for a placement
     with more pools than there are devices; UnknownNameError for an unknown placement.
     """
     chosen = variant(request.placement) if request.placement else None

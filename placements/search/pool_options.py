@@ -30,9 +30,10 @@ ANY_ROLE = Role("", "", "infer", ())
 
 @dataclass(frozen=True, eq=False)
 class PoolOption:
-    """One way to run some roles on one pool: its busy seconds by stage (syncs last), and the peak bytes of each device.
+    """One way to run some roles on one pool: its busy seconds by stage, with weight syncs last, and its bytes.
 
-    It is the `key` of the solver's option.
+    `peak_bytes` are on each device, `host_bytes` in each device's share of host memory. It is the `key` of a solver's
+    option.
     """
 
     group: DeviceGroup
@@ -46,7 +47,6 @@ class PoolOptions:
     """The options of any block of roles, each computed once. A block is a set of indices into the flow's roles."""
 
     def __init__(self, problem: PlanningProblem) -> None:
-        """Prepare empty caches; nothing is computed yet."""
         self.problem = problem
         self.cut = False
         """Whether some pool combined only the fastest options of its first roles with those of the next."""
@@ -60,9 +60,9 @@ class PoolOptions:
 
     @cached_property
     def groups(self) -> tuple[tuple[tuple[int, ...], DeviceGroup], ...]:
-        """Return every pool that the cluster allows, as its number of devices by class, and its device group.
+        """Return every pool that the cluster allows: its number of devices of each class, and its device group.
 
-        Pools that need a network of unknown speed are left out.
+        All devices of a pool are of one class. Pools that need a network of unknown speed are left out.
         """
         classes = self.problem.classes
         return tuple(
@@ -78,9 +78,9 @@ class PoolOptions:
         return barriers_of(self.problem)
 
     def options(self, block: frozenset[int], max_s: float = inf) -> Sequence[Option]:
-        """Return the solver's options for a block of roles, on every possible pool.
+        """Return the solver's options to run a block of roles, for every possible pool; () if none fits.
 
-        Pools on which the roles' fastest layouts together take more than `max_s` seconds are skipped.
+        Pools on which the roles' fastest options take more than `max_s` seconds in all are skipped.
         """
         options = list[Option]()
         for devices, group in self.groups:
@@ -91,9 +91,10 @@ class PoolOptions:
         return tuple(options)
 
     def pool_options(self, block: frozenset[int], group: DeviceGroup) -> list[PoolOption]:
-        """Return the ways to run a block of roles on a device group that fit, fastest first.
+        """Return the ways to run a block of roles on a device group that fit in its memory, fastest first.
 
-        Ways that another way dominates in the seconds of all stages are left out.
+        A way is left out if another one takes no more seconds in any stage. Sets `cut` if there were too many
+        combinations of the roles' options, so that only the fastest were considered.
         """
         places, shared = tuple(sorted(block)), self._generates(block)
         fastest = self._all_fastest(places, group, shared)
@@ -107,11 +108,14 @@ class PoolOptions:
         return self._pool_options(block, group, combined.undominated(None, bytes_too=False), role_options)
 
     def role_options(self, place: int, group: DeviceGroup) -> RoleOptions:
-        """Return the options to run the role with index `place` on a device group; roles with equal work share them."""
+        """Return the options to run the role with index `place` on a device group; shared by roles with equal work."""
         return self._role_options(self._alike[place][0], group)
 
     def together_s(self) -> float:
-        """Return the fewest seconds of a step with all roles on the largest pool; infinity if they do not fit."""
+        """Return the fewest busy seconds of a step with all roles on the largest pool; infinity if they do not fit.
+
+        With several classes of devices, this is the largest pool of the last class.
+        """
         everyone = frozenset(range(len(self.problem.roles)))
         options = [option for _, group in self.groups[-1:] for option in self.pool_options(everyone, group)]
         return min((sum(option.stages_s) for option in options), default=inf)
@@ -215,7 +219,6 @@ class PoolOptions:
     # ------------------------------------------------------------------------------------ combinations
 
     def _combine_role(self, place: int, group: DeviceGroup, shared: bool, fastest: bool) -> CombinedOptions:
-        """Return the options of one role, those of training slowed in a pool that is shared with generation."""
         options, role = self.role_options(place, group), self.problem.roles[place]
         chosen = options.fastest if fastest else options.undominated
         # One bit for each process that hosts roles: that of their device, and one for each server.
@@ -224,7 +227,6 @@ class PoolOptions:
         return CombinedOptions.of(chosen, bit, self._slowed(place, shared)) if chosen else self._none
 
     def _combine_fastest(self, places: tuple[int, ...], group: DeviceGroup, shared: bool) -> CombinedOptions:
-        """Return the combinations of the fastest options of each role, which nothing beats; none if one has none."""
         if not places:
             return self._empty(group)
         combined = self._all_fastest(places[:-1], group, shared)
@@ -268,7 +270,6 @@ class PoolOptions:
         return combined.fitting(room_bytes(of.memory_bytes, of.kind), of.host_memory_bytes // of.node_devices, rest)
 
     def _empty(self, group: DeviceGroup) -> CombinedOptions:
-        """Return the one way to run no role there; between processes of ours on CPUs no buckets pass."""
         return CombinedOptions.nothing(self.problem.stages + 1, 0 if group.of.kind == "cpu" else SYNC_BYTES)
 
     @cached_property
@@ -277,16 +278,17 @@ class PoolOptions:
 
 
 def pool_option_of(option: Option) -> PoolOption:
-    """Return the pool option that a solver's option was made from, which is the option's key."""
+    """Return the pool option from which a solver's option was made: the solver option's `key`."""
     assert isinstance(option.key, PoolOption), "a search of placements chooses from pool options"
     return option.key
 
 
 def sync_s(problem: PlanningProblem, group: DeviceGroup, trains: bool, generates: bool, target: str) -> float:
-    """Return the seconds that one weight sync takes on a pool, which has the source (`trains`), the target or both.
+    """Return the seconds that a pool is busy with one weight sync to the role named `target`; 0 if it has neither end.
 
-    `target` is the name of the role that gets the weights; `generates` tells whether it is on this pool. If only one
-    end is, the other is assumed to be on a pool of the same size. Returns 0 for a pool with neither end.
+    `trains` tells whether the source of the weights is on the pool, `generates` whether the target is. If both are, the
+    weights are assumed to be fully sharded in training and unsharded in rollouts. If only one is, the other is assumed
+    to be on a pool of the same size. Unknown seconds count as 0.
     """
     shape, links = problem.shape(problem.role(target)), group.links
     size_bytes, factor = WEIGHT_BYTES * shape.trained, problem.sync_factor
@@ -303,10 +305,10 @@ def sync_s(problem: PlanningProblem, group: DeviceGroup, trains: bool, generates
 def minimum_sync_s(
     problem: PlanningProblem, group: DeviceGroup, target: str, trains: Layout | None, generates: Layout | None
 ) -> float:
-    """Return a lower bound of the seconds of a weight sync, given the layouts of the ends that are on this pool.
+    """Return a lower bound of the seconds that a pool is busy with one weight sync to the role named `target`.
 
-    `trains` is the layout of the source and `generates` that of the target, the role named `target`; None if that end
-    is on another pool.
+    `trains` is the layout of the source and `generates` that of the target; each is None if that end is on another
+    pool. Unknown seconds count as 0.
     """
     shape, links = problem.shape(problem.role(target)), group.links
     size_bytes, count, factor = WEIGHT_BYTES * shape.trained, tensors(shape), problem.sync_factor

@@ -72,10 +72,10 @@ class RoleOptions:
 
     @cached_property
     def on_devices(self) -> tuple[RoleOption, ...]:
-        """Return the options with all state on the devices and, in rollouts, no row that has to wait, fastest first.
+        """Return the options with all state on the devices, fastest first; a rollout engine's cache holds all rows.
 
-        A rollout engine has the largest cache if no cache is large enough. Training and passes use the first engine
-        that has any option.
+        If no cache size is large enough for all rows, the rollout engine has the largest cache. A role that trains or
+        reads rows uses the first engine that has any option. Returns () if no engine can run the role.
         """
         if self.role.use == "sample":
             options = list(self._rollout_options())
@@ -86,9 +86,10 @@ class RoleOptions:
 
     @cached_property
     def fastest(self) -> tuple[RoleOption, ...]:
-        """Return the option that is fastest in every stage, then those that are ready clearly sooner after a sync.
+        """Return the option that is fastest in every stage, then slower ones that are ready sooner after a weight sync.
 
-        Returns () if no option is the fastest in every stage.
+        Sooner means by more than 0.05% of the seconds of each faster option; only a role that receives weight syncs has
+        such slower options. Returns () if no option is the fastest in every stage.
         """
         first, *rest = self.on_devices or (None,)
         if first is None or any(slower_somewhere(first.stages_s, option.stages_s) for option in rest):
@@ -101,12 +102,12 @@ class RoleOptions:
 
     @cached_property
     def undominated(self) -> tuple[RoleOption, ...]:
-        """Return the options that no other option dominates in seconds and bytes."""
+        """Return the options that no other option dominates in seconds and bytes, by ascending seconds."""
         return tuple(undominated(self.all))
 
     @property
     def all(self) -> list[RoleOption]:
-        """Return every option: each layout of `on_devices`, with each way to save memory."""
+        """Return every option: each one of `on_devices`, followed by its variants that save memory."""
         return [variant for option in self.on_devices for variant in self._memory_variants(option)]
 
     # ------------------------------------------------------------------------------------ layouts
@@ -131,8 +132,7 @@ class RoleOptions:
     def _layouts(self, engine: str) -> Iterator[Layout]:
         """Yield the candidate layouts of an engine; each uses all devices of the group.
 
-        Each tensor group is inside one NVLink domain and its size divides the number of heads; with several domains,
-        tensor groups fill each of them. If a rollout engine's weights fit in no domain, its tensor groups span several.
+        Tensor groups are inside one NVLink domain, unless a rollout engine's weights fit in no domain.
         """
         of, devices, support = self.group.of, self.group.devices, self.problem.support_of(engine)
         if of.kind not in support.devices:
@@ -154,11 +154,7 @@ class RoleOptions:
                 yield from self._pass_layouts_of(engine, support, devices // tensor, tensor)
 
     def _pass_layouts_of(self, engine: str, support: Support, ranks: int, tensor: int) -> Iterator[Layout]:
-        """Yield the layouts of `ranks` tensor groups: how many are stages, and how ranks share their state.
-
-        Engines that you ask for by name also cut layers into stages, and experts over ranks, as far as they offer it:
-        experts over none, the most ranks of a domain, and the most there can be.
-        """
+        """Yield the layouts of `ranks` tensor groups; only engines requested by name have stages and expert ranks."""
         experts = self._shape.experts
         for pipeline in self._pipelines(support, ranks, tensor):
             for sequence in self._sequences(engine, support, ranks // pipeline, tensor):
@@ -231,10 +227,7 @@ class RoleOptions:
     # ------------------------------------------------------------------------------------ training and reading
 
     def _pass_options(self, engine: str) -> Iterator[RoleOption]:
-        """Yield the options to train a model, or to read rows with it, from the fewest tensor ranks on.
-
-        More ranks are considered as long as they are faster, or as memory may require them.
-        """
+        """Yield the options to train a model or to read rows, while more tensor ranks may be faster or necessary."""
         previous_s, roomy = inf, False
         for _, layouts in groupby(self._layouts(engine), lambda layout: layout.tensor):
             of_degree = [option for layout in layouts for option in self._passes_in(engine, layout)]
@@ -267,7 +260,6 @@ class RoleOptions:
             yield from self._option_of(engine, layout, running, seconds)
 
     def _runnings(self, engine: str, layout: Layout, local_tokens: float) -> Iterator[RoleSettings]:
-        """Yield the ways to compute: on a CPU the executor's default, or less at once; else in mixed precision."""
         trains, longest = self.role.use == "train", self._longest_tokens
         settings = self.problem.support_of(engine).settings
         if self.group.of.kind == "cpu":
@@ -295,10 +287,7 @@ class RoleOptions:
                 yield plain if logits == plain.logits else plain.model_copy(update={"logits": logits})
 
     def _logits(self, engine: str, layout: Layout, micro: int) -> tuple[Logits, ...]:
-        """Return how the logits of a micro-batch may come: in chunks as our engines make them; else whole while small.
-
-        An update computes chunks twice, so where whole logits take much of a device both are considered.
-        """
+        """Return how logits may be computed; an update computes chunked logits twice, so both ways may be offered."""
         if ENGINES[engine].supported is not None:
             return ("chunked",)
         trains, constants = self.role.use == "train", MemoryConstants()
@@ -350,7 +339,6 @@ class RoleOptions:
     def _option_of(
         self, engine: str, layout: Layout, running: RoleSettings, seconds: LoadSeconds
     ) -> Iterator[RoleOption]:
-        """Yield the option with the seconds of its loads; nothing where those of a load are not known."""
         stages = [0.0] * (self.problem.stages + 1)
         for load, load_s in seconds.items():
             if load_s is None or load_s.total_s is None:
@@ -361,10 +349,7 @@ class RoleOptions:
     # ------------------------------------------------------------------------------------ memory
 
     def _memory_variants(self, option: RoleOption) -> Iterator[RoleOption]:
-        """Yield the options of a layout: all on its devices, asleep while others work, or if tight on the host.
-
-        A rollout engine always sleeps while others work; it may have less cache, so that rows wait.
-        """
+        """Yield an option and its variants: asleep while others work, offloaded if tight, or with less cache."""
         yield option
         if self.role.use == "sample":
             for share in CACHE_SHARES:

@@ -25,7 +25,7 @@ from placements.workload.planning_problem import PlanningProblem
 
 @dataclass(frozen=True, kw_only=True)
 class SavedPlan:
-    """A valid plan and the problem that it answers; `where` names it in errors.
+    """A valid plan and the problem that it answers; `where` names the plan in errors.
 
     If `elsewhere`, the problem has another cluster, and devices of the pools are chosen again. If another system `ran`
     the plan, it may fill its devices completely and have tensor groups over several domains; a plan of this planner
@@ -42,7 +42,7 @@ class SavedPlan:
     def forecast(self) -> Plan:
         """Return the plan with its bytes and seconds forecast again, on new devices if `elsewhere`.
 
-        Raises ResourceError if the cluster then has no such pools.
+        Raises ResourceError if the cluster has no devices for a pool.
         """
         if self.elsewhere:
             return plan_from(self.problem, self.homes, self.assumed)
@@ -51,7 +51,8 @@ class SavedPlan:
     def timed_forecast(self) -> tuple[Plan, float]:
         """Return the plan with a new forecast, and the seconds of its step, whether or not it fits in memory.
 
-        Raises FlowError for a role that cannot run as placed, PlanError if seconds are not known.
+        Raises PlanError or ResourceError for a role that cannot run as placed, ResourceError if the cluster has no
+        devices for a pool, and PlanError if seconds are unknown or the step cannot be simulated.
         """
         for fault in self.role_faults():
             raise fault
@@ -60,14 +61,17 @@ class SavedPlan:
 
     @property
     def homes(self) -> list[RolePlacement]:
-        """Return the placement of each role: pool, devices, engine, layout and settings."""
+        """Return the placement of each role: pool, devices, engine, layout and settings.
+
+        Raises ResourceError if the cluster has no devices for a pool.
+        """
         return homes_of_plan(self.problem, self.plan)
 
     def role_faults(self) -> Iterator[FlowError]:
-        """Yield an error for each role that cannot run as placed.
+        """Yield an error for each reason why a role cannot run as placed: PlanError or ResourceError.
 
-        The faults are a cache that cannot hold one row, and tensor groups over several domains, unless that is
-        necessary or another system `ran` the plan.
+        The reasons are a cache that cannot hold the longest row, and tensor groups over several domains. Such groups
+        are allowed if another system `ran` the plan, or for a server whose weights do not fit in one domain.
         """
         for home in self.homes:
             of, tensor = home.group.of, home.layout.tensor
@@ -86,13 +90,16 @@ class SavedPlan:
                 yield ResourceError.not_here(name, f"tensor groups of {tensor} devices", domain)
 
     def overflows(self, forecast: Plan) -> Iterator[ResourceError]:
-        """Yield an error for each pool of `forecast` in which a phase needs more bytes than a plan may fill."""
+        """Yield an error for each pool of `forecast` in which a phase needs more of a device's bytes than allowed.
+
+        A plan may fill nine tenths of a GPU, or all of a CPU device.
+        """
         return overflows(forecast, self.problem, self.where)
 
     def faults(self) -> Iterator[FlowError]:
-        """Yield an error for each fault of the plan: its step, the placement of roles, unknown seconds, and memory.
+        """Yield an error for each fault of the plan: an invalid step, misplaced roles, unknown seconds, or memory.
 
-        Memory is checked only if nothing else is wrong.
+        An invalid step or unknown seconds end the check. Memory is checked only if nothing else is wrong.
         """
         try:
             if self.plan.step is not None:
@@ -130,7 +137,8 @@ def tightness(plan: Plan) -> str:
 def step_seconds(step: StepForecast, where: str) -> float | None:
     """Return the simulated seconds of a step; None if the seconds of a task are not known.
 
-    Raises PlanError if the step has no task, if a task waits for one that does not exist, or if tasks wait in a circle.
+    `where` names the plan in errors. Raises PlanError if the step has no task or cannot be simulated: for example, if a
+    task waits for one that does not exist, or if tasks wait in a circle.
     """
     if not step.tasks:
         raise PlanError.unreadable(where, "step", "has no task")
@@ -141,9 +149,10 @@ def step_seconds(step: StepForecast, where: str) -> float | None:
 
 
 def known_step_s(step: StepForecast | None, where: str) -> float:
-    """Return the seconds of a step; `where` names the plan in errors.
+    """Return the seconds from one step to the next that a forecast contains; `where` names the plan in errors.
 
-    Raises PlanError without a forecast, if seconds are not known, and if the step cannot be simulated.
+    Raises PlanError if `step` is None, if the seconds of the step or of a task are unknown, or if the step cannot be
+    simulated.
     """
     if step is None:
         why = "has no forecast of seconds; `plan` makes one on devices of a known kind"

@@ -60,14 +60,15 @@ class Regret:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The result of a search: plans in the order of their simulated objective, and the named placements.
+    """The result of a search: ranked plans, the best plan of each named placement, and bounds.
 
     No plan of the layouts considered takes less than `bound` of the objective: seconds of a step, money, or devices.
-    `bound_s` bounds the seconds of a step: for the objective devices, of plans with as few devices; None for money.
-    Both are None if nothing is known. `simulated` counts the simulated plans. `regrets` belong to the ranked plans if a
-    robust plan was requested; the plan with the least regret then comes first. `cut` is True if roles that share a pool
-    have more options than were combined; the fastest were combined, and the bound is for these. `stalenesses` are the
-    searches with other staleness that `auto` tried, `what_ifs` each change and its search, None if nothing fits.
+    `bound_s` is a lower bound of the seconds of a step; for the objective devices, it holds for plans with as few
+    devices as the best, and for cost it is None. Both are None if no bound is known. `simulated` counts the simulated
+    plans. `regrets` belong to the ranked plans if a robust plan was requested; the plan with the least regret then
+    comes first. `cut` is True if roles that share a pool have more options than were combined; the fastest were
+    combined, and the bound is for these. `stalenesses` are the searches at other staleness that `auto` tried,
+    `what_ifs` each change and its search, None if nothing fits.
     """
 
     problem: PlanningProblem
@@ -86,14 +87,15 @@ class SearchResult:
 
     @property
     def best(self) -> RankedPlan:
-        """Return the first of the ranked plans: the best, or the one with the least regret if that was requested."""
+        """Return the best plan; if a robust plan was requested, this is the plan with the least regret."""
         return self.ranked[0]
 
     @property
     def gap(self) -> float | None:
-        """Return how much better another plan may be, as a share of the best plan's value; None if no bound is known.
+        """Return by what share of the best plan's value another plan may be better; None if no bound is known.
 
-        It is 0 only if no plan can be better. If no plan has fewer devices, it is a share of the seconds of a step.
+        0 means that no plan can be better. For the objective devices, if no plan has fewer devices, the share is of the
+        seconds of a step instead. Shares of at most 1e-9 count as 0.
         """
         if self.bound is None:
             return None
@@ -104,19 +106,23 @@ class SearchResult:
 
     @property
     def proven(self) -> bool:
-        """Return whether it is proven that no plan of the layouts considered is better than the best one found."""
+        """Return whether no plan of the layouts considered can be better than the best plan found; False if `cut`."""
         return self.gap == 0.0 and not self.cut
 
     def ties(self) -> tuple[RankedPlan, ...]:
-        """Return the plans whose step is at most 5% longer than the best plan's, within the forecast's error."""
+        """Return the ranked plans whose step is at most 5% longer than the best plan's, including the best plan.
+
+        Such differences are within the forecast's error.
+        """
         return tuple(plan for plan in self.ranked if plan.step_s <= self.best.step_s * (1 + TIED_SHARE))
 
 
 def find(problem: PlanningProblem, request: PlanRequest | None = None) -> SearchResult:
-    """Search for the best plan, and return it with other good plans, named placements and bounds.
+    """Return the result of a search for the best plan: ranked plans, the best plan of each named placement, and bounds.
 
-    If a robust plan is requested, the one with the least regret comes first. Raises ResourceError if nothing fits, with
-    the memory that is missing and the smallest changes that would help.
+    If a robust plan is requested, the plan with the least regret comes first. The request's `staleness` and `what_if`
+    are ignored: they are for `answer`. Raises ResourceError if nothing fits, with the memory that is missing and the
+    smallest changes that would help, and UnknownNameError for an unknown named placement.
     """
     request, began = request or PlanRequest(), perf_counter()
 
@@ -166,8 +172,6 @@ def find(problem: PlanningProblem, request: PlanRequest | None = None) -> Search
 
 
 class _SimulatedPlans:
-    """Simulated plans, each once. Only the best ones are checked for room on the cluster."""
-
     def __init__(self, problem: PlanningProblem, objective: Objective) -> None:
         self.problem = problem
         self.objective: Objective = objective
@@ -190,7 +194,7 @@ class _SimulatedPlans:
         return ranked.blocks in self._without_room
 
     def ranked(self) -> list[RankedPlan]:
-        """Return the plans, best first: by the objective, then their seconds, bounds and devices."""
+        """Return the plans sorted by the objective, then by their seconds, bounds and numbers of devices."""
 
         def order(plan: RankedPlan) -> tuple[float, ...]:
             return value_of(plan, self.objective), plan.step_s, plan.bound, plan.devices
@@ -200,11 +204,11 @@ class _SimulatedPlans:
     def simulate_below(
         self, assignments: AssignmentProblem, solution: Solution, *, exactly: bool, at_most: int = SIMULATED_AT_MOST
     ) -> Keys | None:
-        """Simulate up to `at_most` choices that may be better than the best plan so far, the most promising first.
+        """Simulate choices that may be better than the best plan, and return a lower bound of the keys of every plan.
 
-        Returns a lower bound of the keys of every plan; None if none is known. A simulated plan takes no less than its
+        At most `at_most` choices are simulated, the most promising first. A simulated plan takes no less than its
         bound, so every plan that was not simulated takes no less than the lowest bound of the choices left. If the best
-        plan's keys are lower than that, they are returned.
+        plan's keys are lower than that, they are returned. Returns None if no bound is known.
         """
 
         def as_if_barriers(choice: Assignment) -> tuple[float, float]:
@@ -236,7 +240,6 @@ class _SimulatedPlans:
                 return min(minimum, self._best_keys())
 
     def _best_keys(self) -> Keys:
-        """Return the keys of the best plan, those left out that the cluster is known to have no room for."""
         if self._best is None:
             plans = (plan for plan in self._by_blocks.values() if not self.lacks_room(plan))
             by_seconds = self.objective == "devices"
@@ -255,11 +258,10 @@ class _SimulatedPlans:
 
 
 def waiting_at_stages(assignments: AssignmentProblem, pools: PoolOptions, method: Method = "auto") -> list[Assignment]:
-    """Return the best choices, best first, under the assumption that all pools wait for each other after each stage.
+    """Return the choices that would be best if all pools waited for each other after each stage, best first.
 
-    Returns [] if the flow's barriers separate all stages already, and if nothing fits. Without barriers, the search's
-    own bounds hardly distinguish choices: a pool that ends a stage early counts as if it continued at once, though it
-    may have to wait for other pools in that stage.
+    The values of the choices do not contain these waits. Returns [] if the flow's barriers separate all stages already,
+    or if nothing fits.
     """
     of_stage = pools.barriers.of_stage
     if len(set(of_stage)) == len(of_stage):
@@ -285,7 +287,7 @@ def _share_below(bound: float, value: float) -> float:
 
 
 def value_of(ranked: RankedPlan, objective: Objective) -> float:
-    """Return the simulated objective of a plan: seconds of a step, the cost of a step, or the number of devices."""
+    """Return the value of a plan for an objective: seconds of a step, cost of a step, or number of devices."""
     if objective == "devices":
         return float(ranked.devices)
     return ranked.step_s if objective == "step" else ranked.cost_per_step
@@ -294,8 +296,9 @@ def value_of(ranked: RankedPlan, objective: Objective) -> float:
 def assignment_problem(problem: PlanningProblem, pools: PoolOptions, request: PlanRequest) -> AssignmentProblem:
     """Return the solver's problem: the options of each block of roles, and which roles must or must not share a pool.
 
-    If the objective is `step`, and one pool for all roles is allowed, options that are more than 10% slower than that
-    pool are left out, except for a greedy search or a fixed ratio.
+    With a fixed ratio, blocks that only generate or only train get the pool sizes nearest to the ratio. Otherwise, for
+    the objective `step`, if all roles may share a pool, pools are left out on which a block takes over 10% longer than
+    all roles on the largest pool; a greedy search keeps them. Raises UnknownNameError for an unknown named placement.
     """
     together, apart = pinned(problem, request)
     all_options = AssignmentProblem(
@@ -318,10 +321,7 @@ def assignment_problem(problem: PlanningProblem, pools: PoolOptions, request: Pl
 def _in_ratio(
     problem: PlanningProblem, pools: PoolOptions, ratio: tuple[int, int]
 ) -> Callable[[frozenset[int]], Sequence[Option]]:
-    """Return the options of blocks, those that only generate or only train on pools of their ratio.
-
-    Both together have all devices, as near to that as sizes of pools come.
-    """
+    """Return the options of blocks; blocks that only generate or only train get the pool sizes nearest to the ratio."""
     total = sum(of.count for of in problem.classes)
 
     def options(block: frozenset[int]) -> Sequence[Option]:
@@ -341,7 +341,7 @@ def solved(
 ) -> RankedPlan | None:
     """Return the best simulated plan in which roles share pools exactly as in `parts`; None if none fits.
 
-    `parts` holds the names of the roles of each pool.
+    `parts` holds the names of the roles of each pool; roles in no part may be on any pool.
     """
     pins = {role: str(number) for number, part in enumerate(parts) for role in part}
     assignments = assignment_problem(problem, pools, PlanRequest(objective=objective, pins=pins)).remembering()
@@ -358,11 +358,11 @@ def solved(
 def regrets(
     plans: Sequence[RankedPlan], objective: Objective = "step", *, error: float = COST_ERROR, draws: int = DRAWS
 ) -> tuple[Regret, ...]:
-    """Return the regret of each plan, in their order, if each role's seconds are off by up to the share `error`.
+    """Return the regret of each of `plans`, in their order, if each role's seconds are off by up to the share `error`.
 
-    Each role in each pool size has its random factor between 1 - error and 1 + error, the same for all plans, sampled
-    `draws` times. Plans are valued by their seconds, or by their cost for that objective; for the objective devices, by
-    their seconds too, since a number of devices is not a forecast. The same plans always give the same regrets.
+    Each role in each pool size has a random factor between 1 - error and 1 + error, the same for all plans, sampled
+    `draws` times from fixed seeds. For the objective cost, plans are compared by their cost; for step and devices, by
+    their seconds, since a number of devices is not a forecast. Raises ValueError if `plans` is empty.
     """
     values = list[NDArray[np.float64]]()
     for plan in plans:

@@ -42,7 +42,7 @@ class Cover:
 
     @classmethod
     def of(cls, tables: Sequence[OptionTable], capacity: tuple[int, ...], goal: ObjectiveArrays) -> Cover:
-        """Return the cover of some blocks, given an option table for each; `capacity` has the devices of each class."""
+        """Return the cover of some blocks, with an option table for each; `capacity` counts the devices by class."""
         shape = len(tables), max(option_table.devices.size for option_table in tables)
         times_s = np.full((len(tables[0].times_s), *shape), FAR)
         devices, cost, orders = np.full(shape, FAR), np.full(shape, FAR), np.zeros(shape, dtype=np.int64)
@@ -124,14 +124,13 @@ class Incumbents:
     """The best keys found so far, and all plans found whose first key is at most `limit`."""
 
     def __init__(self, limit: float) -> None:
-        """Start without plans."""
         self.limit = limit
         self.first, self.second = limit, FAR
         self.examined = 0
         self._plans: list[CoverPlans] = []
 
     def note(self, plans: CoverPlans, examined: int) -> None:
-        """Add plans whose first key is at most `limit`, and add `examined` to the number of boxes examined."""
+        """Keep the plans whose first key is at most `limit`, and count `examined` more boxes as examined."""
         self.examined += examined
         good = plans.some(plans.first <= self.limit)
         if good.first.size:
@@ -146,7 +145,7 @@ class Incumbents:
         return boxes.some((boxes.first < self.first) | equal)
 
     def plans(self) -> CoverPlans | None:
-        """Return all plans found, best first; None if there are none."""
+        """Return all plans found within the limit, best first and without duplicates; None if there are none."""
         if not self._plans:
             return None
         orders = np.concatenate([plan.orders for plan in self._plans], axis=1)
@@ -157,10 +156,11 @@ class Incumbents:
 def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedCover:
     """Return the best plan of a cover whose first key is at most `limit`, and other plans found during the search.
 
-    The first key is the value of the objective. The best plan is proven unless `examined_at_most` boxes were not
-    enough; the result's `open_first` is then a lower bound of the first key in the boxes that were not examined.
-    Source: Land and Doig (1960), Econometrica 28:497-520, branch and bound; Klein and Scholl (1999), Eur. J. Oper. Res.
-    112:322-346, refuting boxes that cannot be as good as the best so far.
+    The first key is the value of the objective; `plans` of the result is None if no plan is within the limit. The best
+    plan is proven unless `examined_at_most` boxes were not enough; the result's `open_first` is then a lower bound of
+    the first key in the boxes that were not examined. Source: Land and Doig (1960), Econometrica 28:497-520, branch and
+    bound; Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346, refuting boxes that cannot be as good as the best so
+    far.
     """
     met = Incumbents(limit)
     cover, boxes = opened(cover, met)
@@ -182,10 +182,10 @@ def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedC
 
 
 def opened(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
-    """Return a cover without options that no plan as good as the best so far can have, and the box of its span seconds.
+    """Return a cover with only the options that a best plan may have, and the box of its span seconds.
 
-    The box is None if such a plan cannot exist. Smaller boxes along its diagonal give first plans, which are added to
-    `met` and with which more options can be dropped.
+    An option is dropped if no plan with it is as good as the best plan in `met`. The box is None if the cover has no
+    such plan. Plans from smaller boxes are added to `met` first, so that more options can be dropped.
     """
     cover, box = narrowed(cover, met)
     if box is None:
@@ -199,10 +199,10 @@ def opened(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
 
 
 def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
-    """Drop options that no plan as good as the best so far can have, until all others might be in one.
+    """Return a cover with only the options that a best plan may have, and the box of its span seconds.
 
-    Returns the smaller cover and the box of its span seconds; the box is None if such a plan cannot exist. Plans that
-    are found are added to `met`.
+    Options are dropped, until none is left to drop, if no plan with them is as good as the best plan in `met`. The box
+    is None if the cover has no such plan. Plans that are found are added to `met`.
     """
     none = np.zeros(1)
     low_s = cover.times_s.min(2).max(1)[:, None]
@@ -220,12 +220,12 @@ def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
 
 
 def look(cover: Cover, boxes: SpanBoxes, met: Incumbents) -> tuple[SpanBoxes, CoverPlans, Bits]:
-    """Tighten boxes, and return those that stay open, a plan of each box, and a mask of the options that fit.
+    """Return the boxes that stay open, with tighter corners, a plan of each box, and a mask of the options that fit.
 
     The plan of a box is the one with the fewest devices; boxes that need too many devices have none. The mask is
-    [block, box, option], False for options that no plan as good as the best so far can have. If all plans of a box have
-    the same step, its plan with the fewest devices is the best of them and the box is closed, unless that plan has an
-    option that was just excluded.
+    [block, box, option], False for options that no plan as good as the best in `met` can have. If all plans of a box
+    have the same step, its plan with the fewest devices is the best of them and the box is closed, unless that plan has
+    an option that was just excluded.
     """
     goal, blocks = cover.goal, np.arange(len(cover.devices))[:, None]
     times_s, devices, cost = cover.times_s[:, :, None], cover.devices[:, None], cover.cost[:, None]
@@ -261,15 +261,14 @@ def look(cover: Cover, boxes: SpanBoxes, met: Incumbents) -> tuple[SpanBoxes, Co
 
 
 def _rest(numbers: Numbers) -> Numbers:
-    """Return what all blocks but one take together, [block, box, 1]."""
     return np.asarray((numbers.sum(0) - numbers)[:, :, None])
 
 
 def halved(boxes: SpanBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> SpanBoxes:
     """Return the boxes, each cut in two along the span that contributes most to the distance between its corners.
 
-    Boxes with equal corners stay as they are. Corners are always seconds of some option: `grid` has these for each
-    span, sorted. So repeated halving ends.
+    Boxes with equal corners stay as they are. `grid` has, for each span, the seconds of all options in ascending order;
+    corners are always such seconds, so repeated halving ends.
     """
     thin, boxes = boxes.some(boxes.thin()), boxes.some(~boxes.thin())
     widest = goal.widest(boxes.low_s, boxes.high_s)

@@ -51,7 +51,8 @@ def solve_exact(
     `runners_up` contains the best choice of each other partition (with a class of device for each block) whose value is
     within a share `within` of the best, up to `kept` choices in all. If there are fewer, other choices of the same
     partitions fill the list. After `examined_at_most` boxes the search stops; `exact` is then False unless the bound
-    already proves the best choice. The same problem always gives the same answer.
+    already proves the best choice. The same problem always gives the same answer. Raises ValueError for an invalid
+    option.
     """
     began = perf_counter()
     tables = tables_of(problem)
@@ -81,7 +82,7 @@ class _PartitionSearch:
         self.best = self.most = FAR
 
     def run(self, examined_at_most: int) -> float:
-        """Solve covers in order of their bounds; return the least first key of the covers left open."""
+        """Return the lowest first key of the covers left open, after solving covers in the order of their bounds."""
         goal, capacity = objective_arrays(self.problem), self.problem.capacity
         listed = sorted(covers_of(self.tables, len(self.problem.roles)), key=len)
         single = sum(len(cover) == 1 for cover in listed)
@@ -118,7 +119,7 @@ class _PartitionSearch:
         return solved.open_first
 
     def choices(self) -> list[Assignment]:
-        """Return the best of each partition, and others to fill up, best first."""
+        """Return up to `kept` choices, best first: the best of each near-best partition, then others to fill up."""
         limit = self.best * (1 + self.within) * (1 + TOLERANCE)
         chosen, by_rank = list[Assignment](), partial(rank, self.problem)
         for place in range(self.kept):
@@ -169,8 +170,8 @@ def is_below(keys: Keys, bound: Keys) -> bool:
 def assignments_below(problem: AssignmentProblem, below: Keys, *, at_most: int = LISTED_AT_MOST) -> RankedAssignments:
     """Return the choices whose keys are below `below` by more than a rounding error, in order of their keys.
 
-    At most `at_most` choices are listed. Every other choice has keys of at least the result's `open_keys`, or is not
-    below `below`.
+    At most `at_most` choices are listed. Every other choice has keys of at least the result's `open_keys`, or keys that
+    are not below `below`. Raises ValueError for an invalid option.
     """
     tables, goal = tables_of(problem), objective_arrays(problem)
     below = below[0] * (1 - ROUNDING) if problem.objective != "devices" else below[0], below[1] * (1 - ROUNDING)
@@ -200,10 +201,7 @@ def assignments_below(problem: AssignmentProblem, below: Keys, *, at_most: int =
 def _joined_options(
     tables: Sequence[OptionTable], capacity: Sequence[int], goal: ObjectiveArrays, below: Keys, at_most: int
 ) -> tuple[list[Keys], Indices, Keys]:
-    """Join the blocks of a cover, an option each: keys of choices, their columns [block, choice], and least keys left.
-
-    The keys of a partial choice take the other blocks at their best; of the second only where it counts.
-    """
+    """Return the keys and columns [block, choice] of choices of one option per block, and the least keys left out."""
     times_s, used, cost = np.zeros((len(tables[0].times_s), 1)), np.zeros((len(capacity), 1)), np.zeros(1)
     first = second = np.zeros(1)
     picks, open_keys = np.zeros((0, 1), dtype=np.int64), (FAR, FAR)

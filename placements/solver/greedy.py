@@ -47,7 +47,7 @@ def solve_greedy(
     Each round continues from the `width` best partitions of the last round until none is better. Then the `settled`
     best partitions are solved exactly. At most `kept` choices are returned. Returns None if no choice was found, which
     does not prove that none exists. The bound is None if `bounded` is False, or for more than 12 roles. The same
-    problem always gives the same answer.
+    problem always gives the same answer. Raises ValueError for an invalid option.
     """
     began, problem = perf_counter(), problem.remembering()
     walk = _LocalSearch(problem)
@@ -74,10 +74,9 @@ def solve_greedy(
 def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: ObjectiveArrays) -> list[int] | None:
     """Return the index of each block's option, chosen by marginal gain; None if the blocks do not fit.
 
-    Each block starts with the fewest devices, and devices are then added where they gain most. If no single block
-    shortens the step, one of the slowest blocks of a span is sped up, so that two equally slow blocks do not prevent
-    each other's improvement. Source: Fox (1966), Management Science 13:210-216, on marginal allocation; here one gain
-    may be of several devices at once.
+    `capacity` has the number of devices of each class. If no single block shortens the step, one of the slowest blocks
+    of a span is sped up, so that two equally slow blocks do not prevent each other's improvement. Source: Fox (1966),
+    Management Science 13:210-216, on marginal allocation; here one gain may be of several devices at once.
     """
     rows = fewest(blocks, capacity)
     while rows is not None:
@@ -96,10 +95,10 @@ def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: Obje
 
 
 def fewest(blocks: Sequence[JoinedTables], capacity: Sequence[int]) -> list[int] | None:
-    """Return for each block the index of the option that takes the smallest share of devices; None if they do not fit.
+    """Return for each block the index of the option that takes the smallest share of devices; None if one cannot fit.
 
-    The share is of all devices of the option's class. Blocks that need the largest share choose first, from the devices
-    that are left.
+    The share is of all devices of the option's class. Blocks that need the largest share choose first, and later blocks
+    choose from the devices that are left.
     """
     free = np.array(capacity, dtype=np.float64)
     rows = [0] * len(blocks)
@@ -121,10 +120,7 @@ def _gains(
     free: Numbers,
     goal: ObjectiveArrays,
 ) -> tuple[Numbers, Numbers]:
-    """Return what each option of one block gains by share of devices: of the objective; and seconds where that stays.
-
-    The seconds are those by which it speeds up spans that it holds up; if devices are the objective, those of a step.
-    """
+    """Return the gain of each option of a block by share: in the objective and, if that stays, in seconds."""
     block, now = blocks[at], rows[at]
     rest_s = np.delete(longest_s, at, axis=0).max(0, initial=0.0)[:, None]
     rest = [(options, row) for options, row in zip(blocks, rows, strict=True) if options is not block]
@@ -157,7 +153,7 @@ class _LocalSearch:
         self._tried: set[Partition] = set()
 
     def run(self, width: int) -> None:
-        """Walk until no neighbour is better than the partition from which it was reached."""
+        """Add choices to `found`, from the `width` best partitions on, until no neighbour is better than the best."""
         packed = self._packed() if self.problem.objective == "devices" else ()
         front = self._try((sum(self.units),), self.units, *packed) or self._try(*self._packed())
         while front:
@@ -166,12 +162,11 @@ class _LocalSearch:
             front = met if met and self.rank(self.found[met[0]]) < self.rank(self.found[front[0]]) else []
 
     def _packed(self) -> Iterator[Partition]:
-        """Return the partition that needs the fewest devices, if looking at every block can be afforded."""
         if len(self.problem.roles) <= BOUNDED_ROLES and (tables := tables_of(self.problem)):
             yield from fewest_devices(tables, len(self.problem.roles), self.problem.capacity)
 
     def settle(self, count: int) -> None:
-        """Solve the best partitions exactly, each block on the class of device that it is on."""
+        """Solve the `count` best partitions exactly, with each block on its class of device; keep better choices."""
         for partition in sorted(self.found, key=lambda partition: self.rank(self.found[partition]))[:count]:
             tables = [
                 next(table for table in tables_of_block(self.problem, block) if option.devices[table.device_class])
@@ -211,7 +206,6 @@ class _LocalSearch:
         return self._rows[roles]
 
     def _may_be_best(self, partition: Partition) -> bool:
-        """Return whether every block can run, and the blocks at their best would be better than the best found."""
         blocks = [rows for rows in map(self._block, partition) if rows is not None]
         if len(blocks) < len(partition):
             return False

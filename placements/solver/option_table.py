@@ -30,20 +30,20 @@ class ObjectiveArrays:
     tokens: int
 
     def times(self, spans_s: Numbers, busy_s: Numbers) -> Numbers:
-        """Return the rows of seconds that determine a step, [row, option].
+        """Return the rows of seconds that determine a step, as one array [row, option].
 
-        They are those of `spans_s` [span, option] and, if steps overlap, `busy_s` [option].
+        They are the rows of `spans_s` [span, option] and, if steps overlap, `busy_s` [option].
         """
         return np.vstack([spans_s, busy_s]) if self.tokens > 1 else spans_s
 
     def step_s(self, times_s: Numbers) -> Numbers:
-        """Return the seconds of a step, given the seconds of the slowest block in each row of `times`."""
+        """Return the seconds of a step, given those of the slowest block in each row, the first axis of `times_s`."""
         if self.tokens == 1:
             return np.asarray(times_s.sum(0))
         return np.asarray(np.maximum(times_s[-1], times_s[:-1].sum(0) / self.tokens))
 
     def widest(self, low_s: Numbers, high_s: Numbers) -> Indices:
-        """Return for each box the row of seconds, by index, that contributes most to its corners' distance."""
+        """Return for each box the row, by index, whose seconds contribute most to the distance between its corners."""
         if self.tokens == 1:
             return np.asarray((high_s - low_s).argmax(0))
         apart_s = high_s - low_s
@@ -52,7 +52,7 @@ class ObjectiveArrays:
         return np.where(busy | (apart_s[:-1].max(0) <= 0), last, span)
 
     def keys(self, step_s: Numbers, devices: Numbers, cost: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the two keys to minimise; the second breaks ties.
+        """Return the two keys by which plans are minimised; the second one breaks ties.
 
         They are the seconds or the money of a step, then devices; if the objective is devices, devices and then
         seconds.
@@ -102,7 +102,7 @@ class JoinedTables:
 
     @classmethod
     def of(cls, tables: Sequence[OptionTable], capacity: Sequence[int]) -> JoinedTables:
-        """Return some tables joined along the option axis; `capacity` has the devices of each class."""
+        """Return some tables joined along the option axis; `capacity` has the number of devices of each class."""
         devices = np.concatenate([table.devices for table in tables])
         classes = np.concatenate([np.full(table.devices.size, table.device_class) for table in tables])
         used = np.array([np.where(classes == number, devices, 0.0) for number in range(len(capacity))])
@@ -112,7 +112,7 @@ class JoinedTables:
         return cls(tuple(tables), used, share, times_s, devices, cost)
 
     def at(self, row: int) -> tuple[OptionTable, int]:
-        """Return the table and the column in it of option number `row`. Raises IndexError if there is none."""
+        """Return the table that has option number `row`, and the option's column. Raises IndexError without one."""
         for table in self.tables:
             if row < table.devices.size:
                 return table, row
@@ -136,7 +136,7 @@ def bits(block: Block) -> int:
 
 @cache
 def block_of(roles: int) -> Block:
-    """Return the block of the roles whose bits are set in `roles`."""
+    """Return the block of the roles whose bits are set in `roles`; the inverse of `bits`."""
     return Block(role for role in range(roles.bit_length()) if roles >> role & 1)
 
 
@@ -144,17 +144,18 @@ def block_of(roles: int) -> Block:
 def tables_of(problem: AssignmentProblem) -> tuple[OptionTable, ...]:
     """Return the option tables of all blocks that the pins allow: one for each block and class of device.
 
-    Raises ValueError for an invalid option.
+    Raises ValueError as `tables_of_block` does.
     """
     blocks = range(1, 1 << len(problem.roles))
     return tuple(table for roles in blocks for table in tables_of_block(problem, block_of(roles)))
 
 
 def tables_of_block(problem: AssignmentProblem, block: Block) -> Iterator[OptionTable]:
-    """Yield a table of a block's options for each class of device on which it can run.
+    """Yield a table of a block's options for each class of device on which the block can run.
 
-    Options that need more devices than the class has are left out; a block that the pins forbid has none. Raises
-    ValueError for an invalid option, and if an option with more devices of a class costs less per second.
+    Options that need more devices than the class has are left out; a block that the pins forbid has no table. Raises
+    ValueError if options differ in their number of classes or spans, if an option does not take devices of exactly one
+    class, if seconds or cost are negative or infinite, or if more devices of a class cost less per second.
     """
     options = problem.options(block) if problem.allows(block) else ()
     if not options:

@@ -86,22 +86,22 @@ class Covers:
         return Covers(*mine, self.low_s[:, which], self.spent[which])
 
     def keys(self, goal: ObjectiveArrays) -> tuple[Numbers, Numbers]:
-        """Return lower bounds of the two keys of each cover, [cover]."""
+        """Return lower bounds of the two keys of the plans of each cover, as two arrays [cover]."""
         first, second = goal.keys(goal.step_s(self.low_s), self.devices.sum(1), self.cost.sum(1))
         return np.maximum(first, self.spent.sum(1)), second
 
     def best_first(self, goal: ObjectiveArrays) -> Covers:
-        """Return the covers that can fit the devices, sorted by the lower bounds of their keys."""
+        """Return the covers that can fit the devices, sorted by the lower bounds of their keys, lowest first."""
         first, second = self.keys(goal)
         order = np.lexsort((second, first))
         return self.some(order[(self.spare[order] >= 0).all(1)])
 
 
 def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...]], capacity: Sequence[int]) -> Covers:
-    """Return these partitions as arrays, with first lower bounds.
+    """Return partitions as arrays, with lower bounds of their devices, money and seconds.
 
     The bounds assume for each block that it is as fast as possible while all others take their fewest devices. `covers`
-    are indices into `tables`, and `capacity` has the devices of each class.
+    are indices into `tables`, and `capacity` has the number of devices of each class.
     """
     padded = np.full((len(covers), max(map(len, covers), default=1)), len(tables), dtype=np.int64)
     for at, cover in enumerate(covers):
@@ -124,7 +124,7 @@ def narrowed_covers(
     """Return covers with tighter bounds, best first, computed only from options that a plan within `limit` can have.
 
     A plan is within the limit if its first key, the value of the objective, is at most `limit`. Covers are dropped if a
-    block has no such option, or if they need more devices than there are.
+    block has no such option, or if they need more devices than `capacity` has.
     """
     devices, cost, spent = covers.devices.copy(), covers.cost.copy(), covers.spent.copy()
     low_s = covers.low_s.copy()
@@ -166,7 +166,6 @@ def _spare(tables: Sequence[OptionTable], padded: Indices, devices: Numbers, cap
 
 
 def _places(tables: Sequence[OptionTable], padded: Indices) -> Iterator[tuple[OptionTable, Indices, Indices]]:
-    """Yield each table with the rows and columns of `padded` that refer to it."""
     flat = padded.ravel()
     sort = np.argsort(flat, kind="stable")
     ends = np.searchsorted(flat[sort], np.arange(len(tables) + 1))
@@ -181,9 +180,8 @@ def least_value(
 ) -> float:
     """Return a lower bound of the first key of every choice in any partition, given that a choice with `value` exists.
 
-    `roles` is the number of roles. Options that cannot be in a choice as good as some number are dropped; if the others
-    need more devices than there are, that number is a lower bound. Bisection finds the largest such number. Source:
-    destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
+    The bound is at most `value`. `roles` is the number of roles, and `capacity` has the number of devices of each
+    class. Source: destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
     """
     options = JoinedTables.of(tables, capacity)
     low, high = _relaxed_bound(options, roles, capacity, goal, FAR), value
@@ -233,10 +231,10 @@ def _relaxed_bound(
 
 
 def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the partition that takes the smallest share of the devices, alone in a list; [] if there is none.
+    """Return a list with only the partition that takes the smallest share of the devices; [] if there is none.
 
-    The partition has one integer for each block, with a bit for each role. With one class of device, this partition
-    fits if any partition does.
+    The partition has one integer for each block, with a bit for each role. `roles` is the number of roles. With one
+    class of device, this partition fits if any partition does.
     """
     block = np.full((1, 1 << roles), FAR)
     for table in tables:
@@ -266,7 +264,6 @@ def covering(block: Numbers) -> Numbers:
 
 @cache
 def _parts(roles: int) -> Indices:
-    """List the sets within a set that hold its lowest member."""
     lowest, parts = roles & -roles, np.zeros(1, dtype=np.int64)
     rest = roles ^ lowest
     while rest:

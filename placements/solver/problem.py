@@ -75,7 +75,6 @@ class AssignmentProblem:
     """A lower bound of the value of every choice with an option that `options` leaves out."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an invalid problem."""
         if not self.roles or len(set(self.roles)) < len(self.roles):
             raise ValueError(f"roles must be named, each once, but got {self.roles}")
         if not self.capacity or min(self.capacity) < 1:
@@ -86,11 +85,14 @@ class AssignmentProblem:
             raise ValueError(f"pins name roles {sorted(pinned)}, but there are {len(self.roles)}, from 0")
 
     def remembering(self) -> AssignmentProblem:
-        """Return the same problem with cached options, so that each block is computed once."""
+        """Return the same problem with cached options, so that the options of each block are computed once."""
         return self if hasattr(self.options, "cache_info") else replace(self, options=cache(self.options))
 
     def allows(self, block: Block) -> bool:
-        """Return whether the pins allow these roles to be one block: `together` is respected, and so is `apart`."""
+        """Return whether the pins allow these roles to be one block.
+
+        It must have all roles or none of each set in `together`, and at most one role of each set in `apart`.
+        """
         joined = all(pin <= block or not pin & block for pin in self.together)
         return joined and all(len(pin & block) <= 1 for pin in self.apart)
 
@@ -132,19 +134,19 @@ class Solution:
 
     @property
     def value(self) -> float:
-        """Return the value of the best choice."""
+        """Return the value of the objective for the best choice."""
         return self.best.value
 
     @property
     def blocks(self) -> tuple[BlockOption, ...]:
-        """Return the blocks of the best choice."""
+        """Return the blocks of the best choice, each with its option."""
         return self.best.blocks
 
     @property
     def gap(self) -> float | None:
         """Return how far above the optimum the best choice may be, as a share of its value; None if no bound is known.
 
-        It is 0 if the best choice is proven.
+        The gap is 0 if the best choice is proven.
         """
         if self.bound is None:
             return None
@@ -154,7 +156,8 @@ class Solution:
 def step_seconds(options: Iterable[Option], tokens: int = 1) -> float:
     """Return the seconds of one step, given the option of each block; each block has a pool of its own.
 
-    If `tokens` steps overlap, these are the seconds from one step to the next.
+    If `tokens` steps overlap, these are the seconds from one step to the next. Raises ValueError if options differ in
+    their number of spans.
 
     >>> generation, training = Option((2,), (3.0, 0.0)), Option((2,), (0.0, 5.0))
     >>> step_seconds([generation, training]), step_seconds([generation, training], tokens=2)
@@ -166,7 +169,7 @@ def step_seconds(options: Iterable[Option], tokens: int = 1) -> float:
 
 
 def assignment_of(problem: AssignmentProblem, blocks: Iterable[BlockOption]) -> Assignment:
-    """Return the choice of these blocks and options with its value, seconds, devices and cost.
+    """Return the choice of these options for these blocks, with its value, seconds, devices and cost.
 
     Sums are exact (`fsum`), so the order of blocks and the names of roles do not change the result.
     """
@@ -194,7 +197,7 @@ def rank(problem: AssignmentProblem, choice: Assignment) -> tuple[object, ...]:
 def fused(groups: Iterable[Block], roles: int) -> tuple[Block, ...]:
     """Return the smallest blocks in which the roles of each group are together; other roles have blocks of their own.
 
-    Groups that share a role are joined. `roles` is the number of roles.
+    Groups that share a role are joined. `roles` is the number of roles. Blocks are in the order of their first roles.
 
     >>> [sorted(each) for each in fused([frozenset({0, 2}), frozenset({2, 3})], 5)]
     [[0, 2, 3], [1], [4]]

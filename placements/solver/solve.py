@@ -17,7 +17,10 @@ WIDTH, SETTLED = 4, 10
 
 
 def is_exact(problem: AssignmentProblem, method: Method = "auto") -> bool:
-    """Return whether `solve` with this method examines all partitions of a problem."""
+    """Return whether `solve` with this method examines all partitions of a problem.
+
+    With `auto` it does for at most 10 roles and 120,000 partitions, counted with the class of device of each block.
+    """
     few = len(problem.roles) <= EXACT_ROLES and count_covers(problem) <= COVERS_AT_MOST
     return method == "exact" or (method == "auto" and few)
 
@@ -25,10 +28,10 @@ def is_exact(problem: AssignmentProblem, method: Method = "auto") -> bool:
 def solve(problem: AssignmentProblem, method: Method = "auto") -> Solution | None:
     """Return the best choice of a problem; None if nothing fits, or if a local search finds nothing.
 
-    With `auto`, all partitions are examined if there are at most 120,000 of them (counted with the class of device of
-    each block) and at most 10 roles: 10 roles on one class, or 8 on two. For larger problems a local search runs from
-    several partitions at once, and the best of these are solved exactly; the bound of the solution limits the error.
-    The problem's `options` is called once for each block.
+    `exact` examines all partitions, and `greedy` runs a narrow local search. `auto` is `exact` if `is_exact` allows it,
+    as for 10 roles on one class of device or 8 on two. Else a wider local search runs, and its best partitions are
+    solved exactly; the bound of the solution (None for more than 12 roles) limits its error. The problem's `options` is
+    called once for each block. Raises ValueError for an invalid option.
     """
     problem = problem.remembering()
     if method == "greedy":

@@ -55,7 +55,10 @@ class StepBarriers:
         return len(self.host_s)
 
     def spans_s(self, place: int, stages_s: Sequence[float]) -> list[float]:
-        """Return the seconds in each span of the role with index `place`, given its seconds in each stage."""
+        """Return the seconds in each span of the role with index `place`, given its seconds in each stage.
+
+        Stages in `outside` of the role are not counted.
+        """
         seconds = [0.0] * self.spans
         for stage, span in enumerate(self.of_stage):
             seconds[span] += 0.0 if stage in self.outside.get(place, ()) else stages_s[stage]
@@ -65,7 +68,8 @@ class StepBarriers:
 def barriers_of(problem: PlanningProblem) -> StepBarriers:
     """Return the barriers of a problem's step, at which all pools wait for each other in any placement.
 
-    They follow from the flow's graph and the problem's settings; roles need not be placed.
+    They follow from the flow's graph and the problem's settings; roles need not be placed. Unknown seconds of host work
+    count as 0.
     """
     nodes = {load.node for load in problem.loads}
     needs = {node.name: _dependencies(node) for node in problem.running.nodes if node.name in nodes}
@@ -102,7 +106,6 @@ def _barriers(
     needs: Needs,
     host_s: Mapping[str, float],
 ) -> StepBarriers:
-    """Return the barriers between these loads, the syncs to these roles, and the host's nodes."""
     first_sampled = dict[str, set[str]]()  # by role, the nodes that sample first with its weights
     syncs = list[str]()  # those with which a step begins, as the role samples before its weights are trained
     for target in targets:

@@ -28,7 +28,7 @@ class IdleSpan:
 
 
 def idle_spans(timeline: Timeline) -> tuple[IdleSpan, ...]:
-    """Return the spans of time in which each pool is idle, pool by pool, with reasons.
+    """Return the spans of time in which each pool is idle, pool by pool in order of time, with reasons.
 
     An idle pool waits for the task whose end frees its next run. While this task has not started either, the reason is
     the task that it waits for, and so on. After its last run, a pool has nothing left to do.
@@ -43,7 +43,7 @@ def idle_spans(timeline: Timeline) -> tuple[IdleSpan, ...]:
 def causes(spans: Iterable[IdleSpan]) -> Mapping[tuple[str, str], tuple[float, float, int]]:
     """Return (seconds, share, count) of idle spans, summed by (pool, reason); each pool's longest reason comes first.
 
-    The share is that of the timeline. Sums that are equal to a microsecond stay in the order of the spans.
+    The share is of the seconds of the timeline. Sums that are equal to a microsecond stay in the order of the spans.
     """
     sums = dict[tuple[str, str], tuple[float, float, int]]()
     for span in spans:

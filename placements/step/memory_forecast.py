@@ -49,7 +49,8 @@ class PoolMemory:
 def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
     """Return the peak memory of each pool of a plan, computed again; the plan's own forecast is ignored.
 
-    Raises ResourceError if no class of the cluster has enough devices for a pool.
+    Raises ResourceError if no class of the cluster has enough devices for a pool, or only with a network of unknown
+    speed.
     """
     homes = homes_of_plan(problem, plan)
     footprints = {home.role.name: footprint_of(problem, home) for home in homes}
@@ -145,7 +146,6 @@ def _location(home: RolePlacement) -> tuple[object, ...]:
 def _with_mapped_weights(
     problem: PlanningProblem, home: RolePlacement, homes: Mapping[str, RolePlacement], bytes_of: Footprint
 ) -> Footprint:
-    """Add weights that went from one CPU process to another: pages of the store that they share stay mapped."""
     if home.group.of.kind != "cpu" or not shares_process(home.engine):
         return bytes_of
     pairs = [(homes[to], homes[source]) for to, source in problem.synced.items() if {to, source} <= {*homes}]
@@ -154,10 +154,7 @@ def _with_mapped_weights(
 
 
 def _weights_copy(problem: PlanningProblem, home: RolePlacement, homes: Sequence[RolePlacement]) -> str:
-    """Return the name of the copy of weights that a role reads on a CPU, "" elsewhere.
-
-    A role whose weights are the frozen base of adapters that are trained in the same place reads their copy.
-    """
+    """Return the name of the copy of weights that a role reads on a CPU; an adapter's base may be this copy."""
     if home.group.of.kind != "cpu":
         return ""
     shape, param = problem.shape(home.role), home.role.param

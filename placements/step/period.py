@@ -115,7 +115,6 @@ def _longer(
 
 
 def _circle(freed_by: Sequence[tuple[int, int] | None]) -> list[int]:
-    """Return tasks that free each other in a circle, in the order in which they run; none without a circle."""
     visited_from = [-1] * len(freed_by)
     for start in range(len(freed_by)):
         place, path = start, list[int]()

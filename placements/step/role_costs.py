@@ -43,7 +43,10 @@ class DeviceGroup:
 def passing_seconds(
     problem: PlanningProblem, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings, load: NodeWorkload
 ) -> Seconds:
-    """Return the seconds of one node of a role that trains or reads rows, in one step, without offloading."""
+    """Return the seconds of one node of a role that trains or reads rows, in one step, without offloading.
+
+    Without `micro_batch_tokens`, a micro-batch has the tokens of the longest row. Calibration factors are included.
+    """
     micro = running.micro_batch_tokens or load.longest_tokens
     return _passing(problem, group, engine, layout, micro, running.checkpointing, running.logits, load)
 
@@ -93,7 +96,7 @@ def sampling_seconds(
     load: NodeWorkload,
     in_flight: InFlight | None = None,
 ) -> Seconds | None:
-    """Return the seconds to generate a step's responses; None if a replica's cache cannot hold one row.
+    """Return the seconds to generate a step's responses, by part; None if a replica's cache cannot hold one row.
 
     An engine in the process of its device reserves no memory for a cache: the cache grows with the rows. If rollouts
     continue across steps, `in_flight` defaults to the fastest choice of batches in flight.
@@ -115,10 +118,11 @@ def best_in_flight(
     sync_s: float = 0.0,
     training_s: float = 0.0,
 ) -> InFlight:
-    """Return the way to use staleness that has the shortest step; of equals, the one with the fewest batches in flight.
+    """Return how rollouts use staleness for the shortest step: the batches in flight, and the updates for each sync.
 
-    Generation is `ahead` steps of updates ahead, a weight sync takes `sync_s` seconds, and other pools work for
-    `training_s` seconds on the rows of a step before its update ends.
+    Of equally short steps, the one with the fewest batches in flight is chosen. Generation is `ahead` steps of updates
+    ahead, a weight sync takes `sync_s` seconds, and other pools work for `training_s` seconds on the rows of a step
+    before its update ends.
     """
     ways = ways_in_flight(problem.lag, streamed=streams(problem, load.role), ahead=ahead)
     if len(ways) == 1:
@@ -185,9 +189,9 @@ def _sampling(
 
 
 def woken_seconds(footprint: Footprint, group: DeviceGroup, running: RoleSettings) -> Seconds:
-    """Return the seconds per step in which a sleeping role is copied to its devices and back.
+    """Return the seconds per step in which a sleeping role is copied to its devices and back, as the part `wake`.
 
-    The result is empty if the role never sleeps.
+    If the role never sleeps, the result has no parts.
     """
     if not running.sleeps:
         return Seconds()
@@ -201,7 +205,7 @@ def offloaded_seconds(
 
     Returns no parts if nothing is offloaded. Weights are copied for each pass of each micro-batch, and gradients after
     each backward pass; the optimizer steps on the host, as fast as the link delivers its input. This is an upper bound,
-    as if nothing overlapped. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
+    as if no copy overlapped with other work. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
     """
     if not running.offload:
         return Seconds()
@@ -218,7 +222,7 @@ def offloaded_seconds(
 def footprint(
     problem: PlanningProblem, role: Role, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings
 ) -> Footprint:
-    """Return the bytes of a role on each device and on the host, for an engine, a layout and settings."""
+    """Return the bytes of a role on each device and on the host, by part, for an engine, a layout and settings."""
     shape, loads = problem.shape(role), problem.loads_of(role)
     if group.of.kind == "cpu":
         process_bytes = SHIPPED.process_bytes  # our process without a model; devices of a machine share Ray, if any

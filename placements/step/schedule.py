@@ -71,7 +71,7 @@ class Schedule:
 
     @cached_property
     def by_name(self) -> Mapping[str, ScheduledTask]:
-        """Return the tasks by name."""
+        """Return the tasks, keyed by name."""
         return {task.name: task for task in self.tasks}
 
     @cached_property

@@ -107,13 +107,16 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
 
 
 def synced_every(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> int:
-    """Return the number of updates between two weight syncs, as far as staleness allows; 1 without syncs."""
+    """Return the number of updates between two weight syncs, as far as staleness allows; 1 without syncs.
+
+    If the syncs of several models differ, this is the smallest number.
+    """
     timed = _TimedStep(problem, homes)
     return min((timed.synced_every(task) for task in timed.outline.tasks if isinstance(task, Sync)), default=1)
 
 
 def node_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> dict[str, Seconds]:
-    """Return the seconds of each node of a step, by name, without the call overhead of host nodes.
+    """Return the seconds of each node of a step, by name and part, without the call overhead of host nodes.
 
     Nodes of roles without a pool are left out.
     """
@@ -126,8 +129,6 @@ def node_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> di
 
 
 class _TimedStep:
-    """The tasks of a step, and the seconds of each."""
-
     def __init__(self, problem: PlanningProblem, homes: Sequence[RolePlacement]) -> None:
         self.problem, self.outline = problem, outline_of(problem, homes)
         self.by_role = {home.role.name: home for home in homes}
@@ -139,7 +140,7 @@ class _TimedStep:
             self._by_copy.setdefault(copy, []).extend([self.by_role[role]] if role in self.by_role else [])
 
     def seconds(self) -> list[Seconds]:
-        """Return the seconds of each task, by part; a switch that moves nothing takes none."""
+        """Return the seconds of each task in order, by part; a switch that moves nothing takes none."""
         moving = zip(self.outline.tasks, self.outline.moving, strict=True)
         return [self._seconds(task, moves=moves) for task, moves in moving]
 
@@ -205,10 +206,7 @@ class _TimedStep:
         return best_in_flight(problem, *settings, load, ahead=self._ahead, sync_s=sync_s, training_s=training_s)
 
     def _bytes_per_s(self, source: str, target: str) -> float:
-        """Return the bytes per second between two pools: over a device's own link, or a machine's network.
-
-        The machine of a row is not known: if there are several, all rows are assumed to cross the network.
-        """
+        """Return the bytes per second between two pools; with several machines, all rows cross the network."""
         links = [self._groups[pool].links for pool in (source, target) if pool in self._groups]
         if len(self.problem.cluster.nodes) == 1:
             return min(link.device.host_bytes_per_s * HOST_SHARE for link in links)
@@ -263,11 +261,7 @@ def switching_of(problem: PlanningProblem, home: RolePlacement) -> Seconds:
 
 
 def _switch_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement], *, awake: bool) -> Seconds:
-    """Return the seconds in which the sleeping bytes of roles of one copy go to the host, or come back.
-
-    A sampling engine discards its weights when it sleeps: they come from the host, and the engine takes a while to
-    answer.
-    """
+    """Return the seconds in which a copy's roles go to sleep or wake; a rollout engine discards its weights."""
     device = homes[0].group.links.device
     if any(home.role.use == "sample" for home in homes):
         weights = max(footprint_of(problem, home).resident.get("weights", 0) for home in homes)

@@ -33,7 +33,8 @@ class TaskRow:
 def task_rows(step: StepForecast) -> tuple[TaskRow, ...]:
     """Return a row for each task in order, then one row for all short transfers, and one for all short switches.
 
-    A task is short if it takes less than a thousandth of a step. Short tasks whose seconds sum to zero have no row.
+    A transfer or switch is short if it takes less than a thousandth of a step. Short tasks whose seconds sum to zero
+    have no row. A sync is labelled with the role that gets its weights.
     """
     rows = list[TaskRow]()
     short: dict[TaskKind, list[TimedTask]] = {kind: [] for kind in FOLDED}

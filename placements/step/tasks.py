@@ -71,7 +71,7 @@ class StepOutline:
 
     @cached_property
     def kinds(self) -> tuple[TaskKind, ...]:
-        """Return the kind of each task."""
+        """Return the kind of each task, such as `sync` or `transfer`."""
         return tuple(task_kind(task, self.program.graph) for task in self.tasks)
 
     @cached_property
@@ -81,9 +81,9 @@ class StepOutline:
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
-        """Return the name of the role of each task; "" if it has none.
+        """Return the name of the role of each task; "" for a task without a role.
 
-        For a sync, it is a sampling role that gets the weights, else the first role that does.
+        A sync has the name of a sampling role that gets its weights or, if there is none, of the first role that does.
         """
         names = list[str]()
         for task in self.tasks:
@@ -97,9 +97,9 @@ class StepOutline:
 
     @cached_property
     def moving(self) -> tuple[bool, ...]:
-        """Return for each task whether it is a switch that puts a model to sleep or wakes it; others move no data.
+        """Return for each task whether it moves a model's state: whether it is a switch to sleep or to wake.
 
-        A switch to the state that the model is already in moves none either.
+        A switch to the state that the model is already in moves nothing.
         """
         awake = {task.home: task.awake for task in self.tasks if isinstance(task, Switch)}
         moving = list[bool]()
@@ -124,14 +124,14 @@ class StepOutline:
 
     @cached_property
     def waits(self) -> tuple[TaskOrder, ...]:
-        """Return the waits of tasks: within a step, for rows of an earlier step, and for the previous step."""
+        """Return which tasks wait for which: within a step, for rows of an earlier step, and for the previous step."""
         return self.waits_with(0.0)
 
     def waits_with(self, driver_s: float) -> tuple[TaskOrder, ...]:
         """Return the waits, with a pause of `driver_s` seconds between the end of a step and the start of the next.
 
         If steps overlap, the pause is between an update and the runs that read its weights in the next step; syncs and
-        sampling continue meanwhile.
+        sampling continue meanwhile. With 0 seconds, no wait has a pause.
         """
         ends = sorted(set(range(len(self.tasks))).difference(*self.before))
         begins = [place for place, before in enumerate(self.before) if not before]
@@ -290,10 +290,7 @@ def _task_shifts(program: Program, needs: Sequence[frozenset[int]], of_nodes: Ma
 
 
 def _first(program: Program, needs: Sequence[frozenset[int]], task_shifts: Sequence[int]) -> set[int]:
-    """Return the tasks with which a step begins: syncs of trained weights, and host work that sampling waits for.
-
-    Host work on rows of this very step is not among them, since those are sampled first.
-    """
+    """Return the tasks with which a step begins: syncs of trained weights, and host work before its sampling."""
     tasks = program.tasks
     models = {i for i, task in enumerate(tasks) if isinstance(task, Run) and task.role}
     first = {i for i, task in enumerate(tasks) if isinstance(task, Sync) and not needs[i]}

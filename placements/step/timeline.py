@@ -62,12 +62,12 @@ class Timeline:
 
     @cached_property
     def end_s(self) -> float:
-        """Return the end of the last run, in seconds from the start of the first."""
+        """Return the end of the last run, in seconds from the start of the first; 0 without runs."""
         return max((run.end_s for run in self.runs), default=0.0)
 
     @cached_property
     def finish_s(self) -> tuple[float, ...]:
-        """Return for each step the time at which its last task ends, in seconds from the start."""
+        """Return for each step the time at which its last task ends, in seconds from the start; 0 without tasks."""
         finish_s = [0.0] * self.steps
         for run in self.runs:
             finish_s[run.step] = max(finish_s[run.step], run.end_s)
@@ -87,7 +87,7 @@ class Timeline:
         return (self.finish_s[-1] - self.finish_s[-1 - steps]) / steps if steps else None
 
     def busy(self) -> Mapping[str, float]:
-        """Return the share of the time in which each pool is busy, from 0 to 1, by name."""
+        """Return, by name of each pool, the share of the timeline in which the pool is busy, from 0 to 1."""
         seconds = dict.fromkeys(self.schedule.pools, 0.0)
         for event in self.events:
             seconds[event.pool] += event.end_s - event.start_s

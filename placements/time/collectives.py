@@ -37,9 +37,9 @@ Tier = tuple[int, float]
 def collective_seconds(op: Collective, size_bytes: float, devices: int, links: PoolLinks) -> float:
     """Return the seconds of a collective among `devices` devices, which fill machines one by one.
 
-    For one device the result is 0. `size_bytes` is the whole message of one device: after an all-gather, or before a
-    reduce-scatter. In a ring, (n - 1) / n of it passes each device, twice for an all-reduce. A message is sent in
-    chunks: if p is the seconds of a chunk's step and s those of the message's bytes, the best chunks take about s +
+    The result is 0 for one device or no bytes. `size_bytes` is the whole message of one device: after an all-gather, or
+    before a reduce-scatter. In a ring, (n - 1) / n of it passes each device, twice for an all-reduce. A message is sent
+    in chunks: if p is the seconds of a chunk's step and s those of the message's bytes, the best chunks take about s +
     2·sqrt(p·s). Source: Thakur, Rabenseifner and Gropp 2005, sections 4.1 to 4.5, for rings; Hoefler and Moor 2014 for
     the chunks.
     """
@@ -58,7 +58,7 @@ def collective_seconds(op: Collective, size_bytes: float, devices: int, links: P
 
 
 def machine_devices(devices: int, links: PoolLinks) -> int:
-    """Return how many of `devices` devices communicate without the network: of one machine or larger domain."""
+    """Return how many of `devices` devices communicate without the network: those of a machine or a larger domain."""
     joined = max(links.domain, links.node_devices) if links.device.joins_machines else links.node_devices
     return min(devices, max(1, joined))
 
@@ -71,14 +71,13 @@ def network_bytes_per_s(links: PoolLinks) -> float:
 def link_bytes_per_s(links: PoolLinks, devices: int) -> float:
     """Return the bytes per second that a device sends among `devices` devices of its machine in long messages.
 
-    Where no link joins them, this is the rate of the network.
+    If the devices have no link in their machine, this is the rate of the network.
     """
     tiers = _machine_tiers("all_gather", machine_devices(devices, links), links)
     return min((bytes_per_s for _, bytes_per_s in tiers), default=network_bytes_per_s(links))
 
 
 def _machine_tiers(op: Collective, inside: int, links: PoolLinks) -> Iterator[Tier]:
-    """Yield the tiers of one machine: a domain's links, and the host's between domains."""
     attains, device = attained(links.device), links.device
     joined = min(inside, links.domain)
     if joined > 1:

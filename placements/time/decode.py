@@ -96,10 +96,9 @@ class ServingReplica:
 
     @cached_property
     def products(self) -> float:
-        """Return the FLOPs of one token in the layers.
+        """Return the FLOPs of one token in the layers, as if all matrix products reached `flops_per_s`.
 
-        Those of experts are counted more if their products are slower than dense ones, so that `flops_per_s` applies to
-        all.
+        The FLOPs of experts are counted more if their products are slower than dense ones.
         """
         return 2 * (self.dense + self.expert_active / self.constants.expert_share)
 
@@ -148,7 +147,6 @@ _replica = lru_cache(maxsize=1024)(ServingReplica)  # equal replicas share their
 
 
 def _table_width_bytes(replica: ServingReplica) -> float:
-    """Return the bytes of a number of the embedding or the head, which are not quantised."""
     return max(2.0, WIDTH_BYTES[replica.precision])
 
 

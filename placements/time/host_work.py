@@ -41,8 +41,8 @@ class HostWork:
     def node_seconds(self, name: str, constants: HostConstants) -> Seconds:
         """Return the seconds of one node that runs no model on rows, by part, without the overhead of the call.
 
-        A scoring node takes a constant time for each row; other nodes take time for each row, and for each token if
-        they read or return a number per token.
+        A scoring node takes a constant time for each row. Other nodes take time for each row and, if they read or
+        return a number per token, for each token.
         """
         node = self._nodes[name]
         extent = widest(self._extents, node.edges())
@@ -54,7 +54,10 @@ class HostWork:
         return Seconds({"rows": constants.row_s * rows, "tokens": constants.token_s * tokens})
 
     def value_bytes(self, value: str, parts: Parts) -> float:
-        """Return the bytes of a value in a transfer; of a record, only those of the fields in `parts`, if any."""
+        """Return the bytes of a value in a transfer; of a record, only those of the fields in `parts`, if any.
+
+        A column of unknown size is estimated as text of 4 bytes per token.
+        """
         key = value, parts
         if key not in self._bytes:
             extent = self._extents[self._sources[value]]
@@ -104,7 +107,10 @@ class HostWork:
 
 @lru_cache(maxsize=16)
 def host_work_of(problem: PlanningProblem) -> HostWork:
-    """Return the host's work in a step of a planning problem, with prompts and responses of their mean lengths."""
+    """Return the host's work in a step of a planning problem, with prompts and responses of their mean lengths.
+
+    A value with an unknown number of rows is assumed to have as many as the node with the most rows.
+    """
     rows = max((load.rows for load in problem.loads), default=problem.prompts)
     response = problem.response or max((load.response for load in problem.loads), key=lambda length: length.mean)
     return _host_work(problem.running, problem.prompts, problem.prompt, response, rows)

@@ -40,6 +40,8 @@ class InFlight:
     def period_s(self, training_s: float) -> float:
         """Return the minimum seconds of a step with these batches in flight, given the seconds of training in it.
 
+        Returns infinity if the batches in flight leave no time for this training.
+
         >>> InFlight(0.5, 1).period_s(30.0), InFlight(1.0, 1).period_s(30.0), InFlight(1.5, 1).period_s(0.0)
         (30.0, 60.0, 0.0)
         """
@@ -50,8 +52,8 @@ class InFlight:
 def ways_in_flight(lag: int, *, streamed: bool, ahead: int = 1) -> tuple[InFlight, ...]:
     """Return the ways to use a staleness of `lag` updates, fewest batches in flight first.
 
-    Generation is already `ahead` steps of updates ahead, which leaves `lag - ahead + 1` updates to use. Only `streamed`
-    rollouts have several batches in flight; others use the staleness for rarer syncs.
+    Generation is already `ahead` steps of updates ahead, which leaves `lag - ahead + 1` updates to use, at least 1.
+    Only `streamed` rollouts have several batches in flight; others use the staleness for rarer syncs.
 
     >>> ways = ways_in_flight(2, streamed=True)
     >>> [(way.batches, way.sync_every) for way in ways if way.batches in (0.5, 1.0, 1.5, 2.5)]

@@ -49,9 +49,9 @@ def matmul_seconds(m: float, n: float, k: float, device: DeviceProfile, precisio
 
     The result is a kernel launch plus the best time over a few tile sizes. For each tile size, arithmetic (whole waves
     of tiles over the processors) and memory traffic (both factors and the result) overlap almost completely.
-    `precision` is that of the factors; the result has at least 2 bytes per number. Source: Williams et al. 2009,
-    Roofline; tiles and waves as at `TILES`. Caches are assumed cold, and fp8 is assumed to reach the same share of its
-    peak as bfloat16 did.
+    `precision` is that of the factors; the result has at least 2 bytes per number. Raises ValueError if no peak is
+    known for this precision or a wider one. Source: Williams et al. 2009, Roofline; tiles and waves as at `TILES`.
+    Caches are assumed cold, and fp8 is assumed to reach the same share of its peak as bfloat16 did.
     """
     if min(m, n, k) <= 0:
         return 0.0
@@ -67,7 +67,6 @@ def matmul_seconds(m: float, n: float, k: float, device: DeviceProfile, precisio
 def _tiled(
     m: float, n: float, k: float, processors: int, flops_per_s: float, memory_s: float, bytes_per_s: float
 ) -> float:
-    """Return the seconds with the best tile and split; `flops_per_s` are those of one processor."""
     best_s = float("inf")
     for height, width in TILES:
         tiles = ceil(m / height) * ceil(n / width)
@@ -82,7 +81,7 @@ def _tiled(
 def overlapped(first_s: float, second_s: float, sharpness: float) -> float:
     """Return the seconds of two overlapping activities: at least those of the longer one, at most the sum.
 
-    `sharpness` is 1 for the sum, and the larger it is, the nearer the result is to the longer one.
+    With `sharpness` 1 the result is the sum; the larger `sharpness` is, the nearer is the result to the longer one.
 
     >>> overlapped(3.0, 4.0, 2.0), overlapped(3.0, 0.0, 4.0)
     (5.0, 3.0)

@@ -147,10 +147,7 @@ def micro_batches(tokens: PassTokens, parts: int, budget_tokens: float | None) -
 def _micro_batches_of_step(
     tokens: PassTokens, layout: Layout, steps: int, micro_batch_tokens: float | None
 ) -> tuple[int, MicroBatch]:
-    """Return the number of micro-batches of an optimizer step on each data rank, and a device's part of one.
-
-    The fullest micro-batch sets the pace of a pipeline.
-    """
+    """Return the micro-batches of an optimizer step on each data rank, and a device's part of the fullest."""
     rank_tokens = tokens.tokens / (layout.data * steps)
     count = micro_batches(tokens, layout.data * steps, micro_batch_tokens)
     paced = layout.pipeline > 1 and micro_batch_tokens is not None
@@ -232,7 +229,6 @@ def _exposed(transfer_s: float, pass_s: float, constants: TrainingConstants) -> 
 
 
 def _device_numbers(shape: ModelShape, layout: Layout, *, sharded: bool = False) -> DeviceNumbers:
-    """Return the numbers of the model on one device, or in its share if data ranks share them."""
     experts = shape.expert_parameters / (layout.tensor * layout.pipeline * layout.expert)
     rest = (shape.parameters - shape.expert_parameters) / (layout.tensor * layout.pipeline)
     ranks = layout.data * layout.sequence if sharded else 1
@@ -254,7 +250,7 @@ class LayerPasses:
     precision: Precision
 
     def products_s(self, micro: MicroBatch, part: Part) -> float:
-        """Return the seconds of one product with each weight of the layer, forward or backward (`part`)."""
+        """Return the seconds of one product of a micro-batch with each weight of the layer; `part` selects which."""
         return layer_seconds(self.shape, self.layout, micro.tokens, part, self.links.device, self.precision)
 
     def moved_s(self, size_bytes: float) -> float:
@@ -346,7 +342,7 @@ def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
 def head_pass(passes: LayerPasses, read_out: float, backward: bool) -> Parts:
     """Return the seconds of the head for `read_out` tokens on one device, by part.
 
-    If `backward` is True, they include its backward pass.
+    The forward pass is always included, the backward pass only if `backward`.
     """
     shape, precision = passes.shape, wide(passes.precision)
     gradients: tuple[Part, ...] = () if not backward else ("inputs",) if shape.adapters else ("inputs", "weights")

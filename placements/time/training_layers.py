@@ -119,7 +119,7 @@ def layer_seconds(
 ) -> float:
     """Return the seconds of one product with each weight of an average layer, for `tokens` tokens on one device.
 
-    Each expert has products of its own. `part` chooses the forward product or one of the backward pass.
+    Each expert has products of its own. `part` chooses the forward product, or one of the two in the backward pass.
     """
     seconds, ranks = 0.0, layout.tensor
     for pair in blocks(shape):
@@ -134,9 +134,10 @@ def layer_seconds(
 def product_seconds(
     tokens: float, columns: float, inner: float, part: Part, device: DeviceProfile, precision: Precision
 ) -> float:
-    """Return the seconds of a [tokens, inner] × [inner, columns] product, or of one in its backward pass (`part`).
+    """Return the seconds of a [tokens, inner] × [inner, columns] product, or of one in its backward pass.
 
-    In a precision narrower than two bytes, activations are converted first.
+    `part` names the product: `forward`, the gradient of the `inputs` or of the `weights`. In a precision narrower than
+    two bytes, activations are converted first.
     """
     sizes, cast = {
         "forward": ((tokens, columns, inner), tokens * inner),
@@ -182,9 +183,9 @@ def score_count(shape: ModelShape, layout: Layout, micro: MicroBatch) -> float:
 
 
 def every(links: PoolLinks, stride: int) -> PoolLinks:
-    """Return the links of a group with every `stride`-th device, which has fewer devices in each domain and machine.
+    """Return the links of a group that has every `stride`-th device, with as many fewer in each domain and machine.
 
-    Several such groups that cross machines at the same time share the machine's network.
+    The rate of the network is unchanged: several such groups that cross machines at the same time share it.
     """
     domain, node_devices = max(1, links.domain // stride), max(1, links.node_devices // stride)
     return PoolLinks(links.device, domain, node_devices, links.network_bytes_per_s)
@@ -227,8 +228,9 @@ def ring_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLi
 def expert_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
     """Return the seconds of expert parallelism in one pass of one layer: sending tokens to their experts, and back.
 
-    A token is sent once to each machine that has one of its experts; inside one machine, once to each device that has
-    one. Source: Lepikhin et al. 2020, arXiv 2006.16668, section 3.
+    The result is 0 if experts are not divided. `tokens` are those of one device. A token is sent once to each machine
+    that has one of its experts; inside one machine, once to each device that has one. Source: Lepikhin et al. 2020,
+    arXiv 2006.16668, section 3.
     """
     if layout.expert == 1:
         return 0.0
@@ -246,7 +248,8 @@ def expert_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Pool
 def sent_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
     """Return the seconds to send a micro-batch from one stage of a pipeline to the next; 0 without a pipeline.
 
-    Each tensor rank sends its part. Source: Narayanan et al. 2021, arXiv 2104.04473, section 4.1.
+    `tokens` are those of one device; each tensor rank sends its part. Source: Narayanan et al. 2021, arXiv 2104.04473,
+    section 4.1.
     """
     if layout.pipeline == 1:
         return 0.0
@@ -282,7 +285,7 @@ def data_seconds(
 ) -> float:
     """Return the seconds of one collective over all data ranks, plus those of one over the ranks with the same experts.
 
-    `op` is the collective, and `number_bytes` the size of one number.
+    `op` is the collective, and `number_bytes` the bytes of one number. A model without experts has only the first.
     """
     ranks = layout.data * layout.sequence
     shared_s = collective_seconds(op, numbers.rest * number_bytes, ranks, every(links, layout.tensor))

@@ -138,9 +138,10 @@ def reshard_seconds(
 ) -> Seconds:
     """Return the seconds to convert a pool's weights from the training layout to the generation layout, by part.
 
-    `how` is chosen by `resharding` if None. Tensors are gathered one after another, and written once more on their
-    device. The engine's software takes time in addition (`RESHARD_S`), but not in one process on a CPU, which reads its
-    own weights. Source: as of `gathering`; the collective is an all-gather.
+    `size_bytes` and `tensors` are for the whole model. `how` names the devices that gather together; None: as
+    `resharding` chooses. Tensors are gathered one after another, and written once more on their device. The engine's
+    software takes time in addition (`RESHARD_S`), but not in one process on a CPU, which reads its own weights. Source:
+    that of `gathering`; the collective is an all-gather.
     """
     ranks, gathered_bytes = gathering(size_bytes, training, generation, how or resharding(training, generation))
     tensor_s = collective_seconds("all_gather", gathered_bytes / tensors, ranks, links)

@@ -54,7 +54,7 @@ class SamplerBatch:
 
     @property
     def rows(self) -> int:
-        """Return the number of responses."""
+        """Return the number of responses in a step, over all rounds."""
         return self.prompts * self.n
 
     @property
@@ -72,7 +72,10 @@ class SamplerBatch:
 
     @property
     def min_rounds(self) -> int:
-        """Return the minimum number of rounds: enough to have as many prompts as groups are to be kept."""
+        """Return the minimum number of rounds: the fewest with at least as many prompts as there are groups to keep.
+
+        Without `groups` it is 1.
+        """
         groups = self.prompts if self.groups is None else self.groups.value
         counts = range(1, self.max_rounds)
         return next((rounds for rounds in counts if self.prompts_in(rounds) >= groups), self.max_rounds)
@@ -128,7 +131,7 @@ class UpdatePartition:
 
     @property
     def rank_rows(self) -> int:
-        """Return the maximum number of rows of a minibatch on one rank, since all its prompts may be on that rank."""
+        """Return the maximum number of rows of a minibatch on one rank, where all prompts of a minibatch may be."""
         return self.n * min(self.largest, -(-self.prompts.value // self.ranks))
 
     @property
@@ -161,7 +164,7 @@ class BatchSizes:
 def batch_text(sizes: BatchSizes) -> str:
     """Return batch sizes as lines of text: samplers, prompts of each rank, minibatches of each update, and notes.
 
-    Without samplers, the first line has the number of prompts of a step.
+    Without samplers, the first line has the number of prompts of a step. A single rank has no line.
     """
     lines = [] if sizes.samplers else [f"{many(sizes.batch.value, 'prompt')} a step"]
     for sampler in sizes.samplers:

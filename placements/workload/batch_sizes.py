@@ -66,7 +66,7 @@ def solve_batch(
 
 
 def most_ranks(graph: Graph, prompts: int) -> int:
-    """Return the maximum number of data ranks with which every rank has rows in each role and minibatch."""
+    """Return the maximum number of data ranks with which every rank has rows in each role and minibatch; at least 1."""
     sizes = sizes_of(graph, prompts)
     groups = [size.value for size in _kept_groups(sizes)]
     return max(1, min([prompts, *groups, *(update.smallest for update in sizes.updates)]))
@@ -95,8 +95,6 @@ def sizes_of(
 
 @dataclass(frozen=True)
 class _SizeReader:
-    """A graph whose sizes are read, the data ranks of roles, and the tokens of the longest rows; None if not known."""
-
     graph: Graph
     prompts: int
     ranks: Mapping[str, int]
@@ -174,7 +172,10 @@ def _value(size: AdjustableSize) -> int:
 
 
 def faults(sizes: BatchSizes) -> Iterator[SizeConflict]:
-    """Yield a conflict for each contradiction between these sizes, for which `solve_batch` refuses them."""
+    """Yield each conflict between batch sizes for which `solve_batch` raises BatchError.
+
+    If a step has no prompt, this is the only conflict.
+    """
     batch, rows = sizes.batch, sizes.data_rows
     if batch.value < 1:
         yield SizeConflict(f"{batch} reads no prompt", "a step reads at least one", (batch,), _nearest(sizes, batch))
@@ -213,7 +214,6 @@ def _kept_groups(sizes: BatchSizes) -> list[AdjustableSize]:
 
 
 def _nearest(sizes: BatchSizes, *wrong: AdjustableSize) -> tuple[AdjustableSize, ...]:
-    """Return the nearest values of each size, below and above, with which nothing refuses it any more."""
     nearest = list[AdjustableSize]()
     for size in wrong:
         if size.setting == DATA:
@@ -267,7 +267,8 @@ def nearest_values(
 ) -> list[int]:
     """Return the nearest values below and above `value` that satisfy all cuts and are from `low` to `high`.
 
-    `high` None means 2²⁴. `value` itself is never returned; the list is empty if no value is valid.
+    `high` None means 2²⁴. `value` itself is never returned. A side without a valid value is left out, so the list has
+    at most two values, in ascending order.
 
     >>> nearest_values(5, low=8), nearest_values(9, low=3, high=8), nearest_values(5, [EvenMinibatches(4, 4)])
     ([8], [8], [4, 8])

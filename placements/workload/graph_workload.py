@@ -69,10 +69,10 @@ def samplers_read(node: Node) -> list[Node]:
 
 
 def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
-    """Return where the contexts of a node's losses come from, and where their responses do, with the sampler of each.
+    """Return the sources of the contexts of a node's losses, and the sources of their responses with the samplers.
 
-    Sources are (node or parameter, path of a field); the path is that of the value itself if it is not a record. The
-    sampler is None if it is not known.
+    A source is a node or parameter, and the path of a field in its value (for a plain value, the path of the value
+    itself). A sampler is None if it is not known.
     """
     contexts, responses = set[Place](), dict[Place, Node | None]()
     for edge in (edge for _, region in node.regions for edge in region.captures):

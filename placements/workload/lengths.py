@@ -59,13 +59,14 @@ class LengthDistribution:
     def parse(cls, text: str, where: str = "lengths") -> LengthDistribution:
         """Return the lengths that a text describes: one number, or a lognormal such as `mean=2k,p99=16k,max=20k`.
 
-        `k` is a thousand and `m` a million. The quantities are those of the lengths after the cut. One quantity alone
-        comes with a sigma of 0.7.
+        `k` is a thousand and `m` a million. `max` cuts longer lengths, and the other quantities are those after the
+        cut. One quantity alone comes with a sigma of 0.7. `where` names the text's place in errors.
 
         >>> LengthDistribution.parse("2k").points, str(LengthDistribution.parse("mean=2k,p99=16k,max=20k"))
         ((2000.0,), 'mean=2000,p99=16000,max=20000')
 
-        Raises SettingError for any other text.
+        Raises SettingError for any other text, for lengths below 1 or above 100 million tokens, and for quantities that
+        no lognormal has.
         """
         targets = _quantities(text, where)
         if "tokens" in targets:
@@ -76,13 +77,14 @@ class LengthDistribution:
     def of_column(cls, values: Any, where: str = "lengths") -> LengthDistribution:
         """Return the lengths of a column of integers or of lists of token ids; missing values are left out.
 
-        `values` is an array or a column of pyarrow, or what pyarrow.array takes. If there are more rows than points,
-        neighbours are merged at their mean.
+        `values` is an array or a column of pyarrow, or what pyarrow.array takes. More than 4096 lengths are merged into
+        4096 means of neighbours.
 
         >>> LengthDistribution.of_column([[7, 8, 9], [7], None]).points, LengthDistribution.of_column([5, 3]).points
         ((1.0, 3.0), (3.0, 5.0))
 
-        Raises SettingError if there is nothing to count.
+        Raises SettingError if the column has neither integers nor lists, no length above 0, a negative length, or one
+        above 100 million tokens.
         """
         import numpy
         import pyarrow
@@ -135,7 +137,9 @@ class LengthDistribution:
         return self.points[-1]
 
     def quantile(self, share: float) -> float:
-        """Return the length that a `share` of all lengths does not exceed, with linear interpolation between points.
+        """Return the length in tokens that a `share` (0 to 1) of all lengths does not exceed.
+
+        Lengths between two points are interpolated; no result is outside the points.
 
         >>> [LengthDistribution((100.0, 200.0, 300.0)).quantile(share) for share in (0.0, 0.5, 1.0)]
         [100.0, 200.0, 300.0]
@@ -143,7 +147,7 @@ class LengthDistribution:
         return _quantile(self.points, share)
 
     def longest_of(self, count: float) -> float:
-        """Return the expected maximum of `count` independent lengths, in tokens."""
+        """Return the expected maximum of `count` independent lengths, in tokens; a `count` below 1 counts as 1."""
         import numpy
 
         return float(numpy.dot(self._array, _longest_shares(len(self.points), max(1.0, count))))
@@ -192,7 +196,6 @@ class LengthDistribution:
 
 @lru_cache(maxsize=64)
 def _longest_shares(points: int, count: float) -> Points:
-    """Return the probability [points] of each point to be the longest of `count` samples."""
     import numpy
 
     upto = (numpy.arange(points + 1) / points) ** count
@@ -222,10 +225,6 @@ def _quantities(text: str, where: str) -> dict[str, float]:
 
 
 def _quantity(name: str, text: str, where: str) -> float:
-    """Return one quantity by its name: mean, sigma, max, or a percentile such as p50 or p99.9.
-
-    Raises SettingError for an unknown name, or a value that it cannot have.
-    """
     if name == "sigma":
         spread = _number(name, text, where)
         if not 0 < spread <= MAX_SPREAD:
@@ -237,10 +236,7 @@ def _quantity(name: str, text: str, where: str) -> float:
 
 
 def _fitted(targets: Mapping[str, float], where: str) -> tuple[float, ...]:
-    """Return the points of the lognormal with these quantities, cut at `max`; sigma is `SPREAD` by default.
-
-    Raises SettingError if they are too many or too few, or if no lognormal has them.
-    """
+    """Return the points of the lognormal with these quantities, cut at `max`; sigma is `SPREAD` by default."""
     import numpy
 
     shape = {name: value for name, value in targets.items() if name != "max"}
@@ -254,12 +250,7 @@ def _fitted(targets: Mapping[str, float], where: str) -> tuple[float, ...]:
 
 
 def _stretched(points: tuple[float, ...], targets: Mapping[str, float], where: str) -> tuple[float, ...]:
-    """Return points raised to a power and scaled so that they have these quantities, cut at `max`.
-
-    A mean or a median alone only scales them; with only a spread, the mean stays.
-
-    Raises SettingError as `_fitted` does.
-    """
+    """Return points raised to a power and scaled to these quantities, cut at `max`; a spread keeps the mean."""
     import numpy
 
     array = numpy.asarray(points)
@@ -309,7 +300,6 @@ def _solved(
 
 
 def _spread(measure: Callable[[float], float], target: float) -> float:
-    """Return the smallest spread at which a quantity has its target, or else the one at which it is nearest."""
     steps = 60
     spreads = [MAX_SPREAD * step / steps for step in range(steps + 1)]
     values = [measure(spread) for spread in spreads]
@@ -352,7 +342,6 @@ def _quantile(points: Sequence[float] | Points, share: float) -> float:
 
 
 def _share(name: str) -> float | None:
-    """Return the share of a percentile: 0.999 of p99.9; None for another name."""
     try:
         share = float(name[1:]) / 100 if name[:1] == "p" else 0.0
     except ValueError:
@@ -361,7 +350,6 @@ def _share(name: str) -> float | None:
 
 
 def _tokens(name: str, text: str, tokens: float, where: str) -> float:
-    """Return the tokens of a row. Raises SettingError for lengths that no row has."""
     if not MIN_TOKENS <= tokens <= MAX_TOKENS:
         raise SettingError.refused(where, name, text, f"lengths are {MIN_TOKENS} to {MAX_TOKENS:,} tokens")
     return tokens

@@ -81,7 +81,7 @@ class NodeWorkload:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows of a step."""
+        """Return the number of rows (responses with their contexts) of a step."""
         return self.prompts * self.samples
 
     @property
@@ -101,13 +101,13 @@ class NodeWorkload:
 
     @property
     def longest_tokens(self) -> int:
-        """Return the maximum number of tokens of a row, context included."""
+        """Return the maximum number of tokens of a row, context included, rounded down."""
         return int(self.prompt.most + self.response.most)
 
     def tokens_in(self, micro_batch_tokens: int) -> PassTokens:
         """Return the size of one pass over all rows in micro-batches of at most `micro_batch_tokens` tokens.
 
-        Rows are not split, so micro-batches are not full.
+        Its `filled` is the share of that budget that whole rows fill, since rows are not split.
         """
         if micro_batch_tokens not in self._filled:
             rows = rows_tokens(self.prompt, self.response, self.rows)
@@ -174,11 +174,11 @@ def node_workloads(
 
 
 def taken(graph: Graph, prompts: int) -> tuple[str, ...]:
-    """Return what `node_workloads` assumes about a graph, one sentence for each assumption.
+    """Return what `node_workloads` assumes about a graph, one sentence for each assumption; () if it assumes nothing.
 
-    All rounds of a sampler run, though fewer may be enough; a sampler that declares no count generates one response to
-    each prompt; host nodes pass no rows through models that they read; nodes that change weights without a loss take no
-    time.
+    The possible assumptions are that all rounds of a sampler run, though fewer may be enough; that a sampler without a
+    declared count generates one response to each prompt; that host nodes pass no rows through the models that they
+    read; and that nodes that change weights without a loss take no time.
     """
     notes = list[str]()
     for sampler in sizes_of(graph, prompts).samplers:
@@ -201,7 +201,7 @@ def taken(graph: Graph, prompts: int) -> tuple[str, ...]:
 
 
 def stage_count(loads: Sequence[NodeWorkload]) -> int:
-    """Return the number of stages of a step; 0 without loads."""
+    """Return the number of stages of a step whose nodes have these workloads; 0 without any."""
     return max((load.stage for load in loads), default=-1) + 1
 
 
@@ -241,16 +241,19 @@ def _load(
 
 
 def rows_tokens(prompt: LengthDistribution, response: LengthDistribution, rows: int) -> list[float]:
-    """Return the tokens of at most 64 typical rows that represent all `rows`, longest first."""
+    """Return the tokens, context included, of at most 64 typical rows that represent all `rows`; longest first.
+
+    At least one row is returned. Each has the mean context, and the responses are evenly spaced quantiles.
+    """
     count = max(1, min(rows, ROWS))
     return [prompt.mean + response.quantile((count - place - 0.5) / count) for place in range(count)]
 
 
 def filled_share(rows: Sequence[float], budget_tokens: float) -> float:
-    """Return the share of micro-batches' token budgets that whole rows fill, from 0 to 1.
+    """Return the share of the token budgets of micro-batches that whole rows fill, from 0 to 1.
 
-    Each row goes into the first micro-batch with enough space; `rows` are their tokens in descending order. A row that
-    exceeds the budget gets a micro-batch of its own. The emptiest micro-batch is not counted, since these rows
+    `rows` are the tokens of each row in descending order; each row goes into the first micro-batch with enough space. A
+    row that exceeds the budget gets a micro-batch of its own. The emptiest micro-batch is not counted, since these rows
     represent more, which would fill it; with a single micro-batch the result is 1. Source: Johnson 1973, first fit
     decreasing.
     """

@@ -89,7 +89,7 @@ class PlanningProblem:
 
     @property
     def workload(self) -> StepWorkload:
-        """Return the size of a step's input; all prompts are assumed to have the maximum length."""
+        """Return the size of a step's input; all prompts are assumed to have the maximum length, rounded down."""
         return StepWorkload(
             prompts=self.prompts,
             prompt_tokens=int(self.prompt.most),
@@ -120,7 +120,10 @@ class PlanningProblem:
 
     @cached_property
     def loads(self) -> tuple[NodeWorkload, ...]:
-        """Return the work of each node of a step, in the order in which one pool does it: by stage, updates last."""
+        """Return the work of each node of a step, in the order in which one pool does it: by stage, updates last.
+
+        Raises FlowTypeError for a sampler that does not declare how many responses it generates to a prompt.
+        """
         loads = node_workloads(self.running, self.prompts, self.prompt, self.response)
         needed = (load for load in loads if load.role.param not in self.without)
         return tuple(sorted(needed, key=lambda load: (load.stage, load.phase == "update")))
@@ -147,10 +150,10 @@ class PlanningProblem:
         return self.sampling or SAMPLING_PRECISION[self.kind]
 
     def engines_of(self, use: Use) -> tuple[str, ...]:
-        """Return the engines that a search considers for a use of a model: the requested one, else the defaults.
+        """Return the engines that a search considers for a use of a model: the requested engine, else the defaults.
 
-        In place of default engines that are all in `misread_settings`, the first engine with servers that runs here and
-        samples as the flow asks for is considered, if there is one.
+        If all default engines for sampling are in `misread_settings`, the first engine with servers that runs here and
+        is not in `misread_settings` is returned alone; the defaults if there is none.
         """
         if use in self.engines:
             return (self.engines[use],)
@@ -162,14 +165,13 @@ class PlanningProblem:
 
     @cached_property
     def misread_settings(self) -> Mapping[str, str]:
-        """Return the engines that would sample another distribution than the flow asks for, each with the settings."""
+        """Return, by engine, the settings that make it sample another distribution than the flow asks for."""
         return misread_settings(self.running)
 
     def support_of(self, engine: str) -> Support:
-        """Return the layouts that a search may choose for an engine.
+        """Return the devices, layouts and settings that a search may choose for an engine.
 
-        These are the layouts that run here; for engines that cannot run here, or if `modelled`, those that can be
-        forecast.
+        These are those that run here; for engines that cannot run here, or if `modelled`, those that can be forecast.
         """
         capabilities = ENGINES[engine]
         if self.modelled or capabilities.supported is None:
@@ -178,18 +180,21 @@ class PlanningProblem:
 
     @cached_property
     def most_ranks(self) -> int:
-        """Return the maximum number of data ranks with which every rank always has a row."""
+        """Return the maximum number of data ranks with which every rank has rows in each role and minibatch."""
         return most_ranks(self.running, self.prompts)
 
     @cached_property
     def synced(self) -> Mapping[str, str]:
-        """Return the role that trains the weights of each sampling role, by name; frozen ones are left out."""
+        """Return, by name of each sampling role, the name of the role that trains its weights.
+
+        Sampling roles with frozen weights are left out.
+        """
         trained = {role.param: role.name for role in self.roles if role.use == "train"}
         return {role.name: trained[role.param] for role in self.roles if role.use == "sample" and role.param in trained}
 
     @cached_property
     def staleness_bound(self) -> int:
-        """Return the maximum staleness of rollouts, in updates, that the flow allows; 0 if it declares no bound."""
+        """Return the smallest staleness bound, in updates, that the flow declares; 0 if it declares none."""
         bounds = [
             edge.at_most
             for node in self.running.all_nodes
@@ -245,7 +250,7 @@ class PlanningProblem:
         return [load for load in loads if load.node in nodes]
 
     def role(self, name: str) -> Role:
-        """Return the role with this name, which must be one of `roles`."""
+        """Return the role with this name. Raises StopIteration if it is not one of `roles`."""
         return next(role for role in self.roles if role.name == name)
 
     def shape(self, role: Role) -> ModelShape:
@@ -258,12 +263,12 @@ class PlanningProblem:
 
     @cached_property
     def sync_factor(self) -> float:
-        """Return the calibration's factor for the seconds of weight syncs."""
+        """Return the calibration's factor for the seconds of weight syncs on the first class of devices; default 1."""
         return self.factor_of("sync", "", self.classes[0].model)  # of no single pool: the first class of devices
 
     @cached_property
     def host_factor(self) -> float:
-        """Return the calibration's factor for the seconds of nodes that run no model."""
+        """Return the calibration's factor for the seconds of nodes that run no model; 1 if it has none."""
         return self.factor_of("host", "", self.classes[0].model)
 
     @cached_property
@@ -286,7 +291,6 @@ class PlanningProblem:
         return serving
 
     def _constants(self, kind: Any, engine: str) -> Any:
-        """Return the constants of an engine; on a CPU those of `local`, since the others' are measured on GPUs."""
         name = engine if self.kind == "gpu" else "local"
         return _moved(kind, name, tuple(self.calibrated.get(name, {}).items()))
 

@@ -92,10 +92,11 @@ class StepFacts:
 def step_facts(
     graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan | None = None
 ) -> StepFacts:
-    """Return the facts of a step of a named graph; `shapes` has the sizes of models by parameter of the flow.
+    """Return the rows, tokens and FLOPs of each node of a step, and the bytes of each value that a node reads.
 
-    A plan determines among how many data ranks rows are divided (contexts may be read again on each), and which values
-    are sent between places. FLOPs of a model without a shape are None.
+    `shapes` has the sizes of models by parameter of the flow; FLOPs and weight bytes of a model without a shape are
+    None. A plan determines among how many data ranks rows are divided (contexts may be read again on each), and which
+    values are sent between places; without a plan there is one rank, and `crosses` is None.
     """
     step = _StepReader(graph, shapes, workload, plan)
     return StepFacts(graph.name, workload.prompts, workload.prompt_tokens, tuple(step.nodes()), tuple(step.edges()))
@@ -103,8 +104,6 @@ def step_facts(
 
 @dataclass(frozen=True)
 class _StepReader:
-    """A graph, the sizes of its models, its workload and perhaps a plan, from which facts are read."""
-
     graph: Graph
     shapes: Mapping[str, ModelShape]
     workload: StepWorkload
@@ -125,7 +124,7 @@ class _StepReader:
     # --------------------------------------------------------------------------------------- nodes
 
     def nodes(self) -> Iterator[NodeFacts]:
-        """Yield the facts of each node; of nodes that share a forward pass the first has it."""
+        """Yield the facts of each node; of nodes that share a forward pass, only the first has tokens and FLOPs."""
         role_of = {name: role for role in reversed(self.roles) for name in role.nodes}
         shared = set[object]()
         for node in self.graph.nodes:
@@ -142,10 +141,6 @@ class _StepReader:
             yield NodeFacts(node.name, node.op.kind, role.name, rows, tokens, node_flops)
 
     def _passed(self, node: Node, read: ValueExtent, role: Role) -> ModelPass | None:
-        """Return what a node passes through a model; None if that is not known.
-
-        Responses are generated for all prompts, though fewer groups may be kept.
-        """
         ranks = self.placed[role.name].layout.data if role.name in self.placed else 1
         if node.op.kind != "generate":
             if node.regions:
@@ -160,7 +155,6 @@ class _StepReader:
     def _reading(
         self, rows: ValueExtent, ranks: int, budget: int | None, row_tokens: int | None = None
     ) -> ModelPass | None:
-        """Return a pass over these rows, in parts of at most `budget` tokens (None: one part) on each of `ranks`."""
         if rows.prompts is None or rows.rows is None or rows.tokens is None:
             return None
         width = row_tokens or self.workload.prompt_tokens + rows.tokens
@@ -168,10 +162,7 @@ class _StepReader:
         return reading(contexts, rows.rows, self.workload.prompt_tokens, rows.tokens)
 
     def _training(self, node: Node) -> ModelPass | None:
-        """Return what passes in an update: each epoch all rows, by minibatches, once for each pass of its losses.
-
-        Minibatches are assumed to lie evenly on the ranks.
-        """
+        """Return what passes in an update, with minibatches that are spread evenly over the ranks."""
         workload, total = self.workload, ModelPass()
         sizes = sizes_of(self.graph, workload.prompts, plan=self.plan, prompt_tokens=workload.prompt_tokens)
         update = next((update for update in sizes.updates if update.node == node.name), None)
@@ -196,7 +187,7 @@ class _StepReader:
         return params | {name: kind for node in self.graph.nodes for name, kind in typed_results(node)}
 
     def edges(self) -> Iterator[EdgeFacts]:
-        """Yield each value that each node reads, and what the flow returns except models."""
+        """Yield the facts of each value that each node reads, and then of each output of the flow except models."""
         for node in self.graph.nodes:
             needed = parts_needed([node], self.types)
             for name, (edge, reader) in {value_name(edge): (edge, reader) for edge, reader in edges_read(node)}.items():
@@ -234,7 +225,6 @@ class _StepReader:
         return next((role for role in alike if reader in role.nodes), None)
 
     def _pool(self, node: Node) -> str:
-        """Return the pool that a node runs on, that of the first model that it reads; the host if it reads none."""
         read = (self._role(edge, reader) for edge, reader in edges_read(node))
         role = next((role for role in read if role is not None), None)
         return HOST if role is None or self.plan is None else self.placed[role.name].pool

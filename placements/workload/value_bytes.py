@@ -76,10 +76,9 @@ def extents(graph: Graph, workload: StepWorkload) -> dict[Node | Param, ValueExt
 
 
 def widest(sized: Mapping[Node | Param, ValueExtent], edges: Iterable[Edge]) -> ValueExtent:
-    """Return the extent with the most rows among the sources of `edges`.
+    """Return the extent with the most rows among the sources of `edges`; an extent without rows if no source has any.
 
-    If the number of rows of a source is not known, that source's extent is returned; if no source has rows, an extent
-    without rows.
+    The first source with an unknown number of rows, if there is one, counts as having the most.
     """
     rows = [sized[e.source] for e in edges if _has_rows(e.type) and isinstance(e.source, Node | Param)]
     unknown = (extent for extent in rows if extent.rows is None)
@@ -89,9 +88,10 @@ def widest(sized: Mapping[Node | Param, ValueExtent], edges: Iterable[Edge]) -> 
 def columns_of(
     kind: type[Value], extent: ValueExtent, prompt_tokens: int, paths: Iterable[str] = ()
 ) -> Iterator[ValueColumn]:
-    """Yield the columns of a value with their bytes, then the column of row ids if its rows have ids.
+    """Yield the columns of a value with their bytes, then the column `ids` if its rows have ids.
 
-    Of a record, only the columns at `paths` are included, if there are any.
+    Of a record, only the columns at `paths` are included; all if `paths` is empty. The column of a plain value is
+    `value`.
     """
     named = set(paths)
     for path, part in leaf_paths(kind):
@@ -104,7 +104,8 @@ def columns_of(
 def column_bytes(kind: type[Value], extent: ValueExtent, prompt_tokens: int) -> int | None:
     """Return the bytes of one column in an Arrow table; None if they are not known.
 
-    Entries have the width of their type (a boolean is one bit), and lists have offsets in addition.
+    Entries have the width of their type (a boolean is one bit), and lists have offsets in addition. A value without
+    rows has one entry. Contexts have `prompt_tokens` entries in each row.
 
     >>> class Flag(Value):
     ...     kind, dtype = Kind.ROW, "bool"
@@ -147,6 +148,5 @@ def _has_rows(kind: type[Value]) -> bool:
 
 
 def _ids(kinds: Iterable[type[Value]]) -> int:
-    """Count the columns that identify rows (prompt, sample, trajectory) in the value that has most of them."""
     leaves = ([part for _, part in leaf_paths(kind)] for kind in kinds)
     return max((sum(any(issubclass(part, kind) for part in parts) for kind in IDS) for parts in leaves), default=0)
