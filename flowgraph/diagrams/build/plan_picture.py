@@ -33,10 +33,10 @@ Moved = tuple[str, str]  # a value, by its name, and the place that it is transf
 def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: bool = False) -> Picture:
     """Return the picture of a program: pools, the copies of weights in them, their nodes, transfers and weight syncs.
 
-    A version of weights is a box in each home that has it. A loss is a line of the node that runs it, and that node
-    reads the loss's inputs. A transferred value is one box in each place that it goes to, however many nodes read it
-    there. `sizes` has the bytes of transfers and syncs. In a pool on more than 4 machines, those that are alike share a
-    box, unless `unfold` is set.
+    A version of weights is a box in each home that has it. A loss is a line of the node that runs it, and arrows of the
+    loss's inputs end at that node. A transferred value is one box in each place that it goes to, however many nodes
+    read it there. `sizes` has the bytes of transfers and syncs; without it they are not shown. In a pool on more than 4
+    machines, machines with equal devices share a box, unless `unfold` is set.
     """
     drawing = _PlanDrawing(program, sizes or ArrowSizes())
     arrows = merge_arrows([*drawing.syncs(), *drawing.transfers(), *drawing.reads(), *drawing.carries()])
@@ -118,7 +118,6 @@ class _PlanDrawing:
                 yield from device_boxes(pool, self.program.plan.cluster, self.frame_ids[pool], ids, unfold=unfold)
 
     def placed_roles(self, home: Home) -> list[PlacedRole]:
-        """Return the roles that a home serves."""
         return [
             placed
             for placed in self.program.plan.placed

@@ -54,8 +54,8 @@ _DASHES = ",stroke-dasharray:6 3"
 def mermaid(picture: Picture) -> str:
     """Return a picture of boxes and arrows as the text of a Mermaid flowchart.
 
-    Mermaid arranges a cycle from the box that it reads first. So state that is carried to the next step is declared
-    first, and invisible links keep its boxes in one chain: then only the arrows to the next step go upwards.
+    Boxes of state that is carried to the next step are declared first and linked invisibly, so that Mermaid draws only
+    the arrows to the next step upwards.
     """
     carried = list(dict.fromkeys(arrow.target for arrow in picture.arrows if arrow.style is ArrowStyle.CARRY))
     boxes = {box.id: box for box in picture.boxes}

@@ -35,10 +35,10 @@ class ColumnEdges:
 
 
 def comparison_svg(comparison: Comparison, look: Look = ALONE) -> str:
-    """Return placements as SVG, 960 pixels wide: a row each, with a strip of pools and a bar of seconds a step.
+    """Return placements as SVG text, 960 pixels wide: a row each, with a strip of pools and a bar of seconds a step.
 
-    `look` says whether it is embedded in a page. All strips have one scale of devices, and all bars one scale of
-    seconds.
+    `look` says whether the picture is embedded in a page. All strips have one scale of devices, and all bars one scale
+    of seconds.
     """
     strips = comparison.strips
     names = widest((clean_and_cut(strip.label, NAME_MAX, "strong") for strip in strips), "strong")
@@ -60,7 +60,6 @@ def comparison_svg(comparison: Comparison, look: Look = ALONE) -> str:
 
 
 def _seconds_text(strip: Strip) -> str:
-    """Write a placement's seconds; without any it does not fit, or has pools of unknown speed."""
     if strip.seconds is not None:
         return show_s(strip.seconds)
     return "not known" if strip.parts else "does not fit"
@@ -95,7 +94,7 @@ def _row(place: int, strip: Strip, edges: ColumnEdges, top: float, look: Look) -
 
 
 def row_title(strip: Strip) -> str:
-    """Return the tooltip of a placement's row: its name, its seconds a step, its pools, and why it is slower.
+    """Return the tooltip of a placement's row: its name, seconds a step and pools, and how it compares with the best.
 
     >>> row_title(Strip("all on one", 2.0, (PoolShare("all", 8, ("policy",)),), "the best", chosen=True))
     'all on one (chosen): 2 s a step; all, 8 devices: policy. the best'
@@ -138,7 +137,7 @@ def _parts(strip: Strip, edges: ColumnEdges, top: float, look: Look) -> tuple[li
 def role_lines(pool: PoolShare, width: float) -> list[str]:
     """Return the roles of a pool as lines for a block that is `width` pixels wide; long names take two lines.
 
-    Of more than 6 roles, the first 5 are written, and the last line has the number of the others.
+    Of more than 6 roles, only the first 5 are written; the last line has the number of the others.
 
     >>> role_lines(PoolShare("all", 8, tuple("abcdefgh")), 100)
     ['a', 'b', 'c', 'd', 'e', 'and 3 more']

@@ -30,9 +30,9 @@ Span = tuple[float, float]
 
 
 def curves_svg(curves: Curves, look: Look = ALONE) -> str:
-    """Return a run's metrics as SVG, 960 pixels wide: a panel for each series, headline ones first.
+    """Return a run's metrics as SVG text, 960 pixels wide: a panel for each series, headline series first.
 
-    `look` says whether it is embedded in a page. All panels have the same range of steps.
+    `look` says whether the picture is embedded in a page. All panels have the same range of steps.
     """
     ordered = sorted(curves.series, key=lambda metric: not metric.headline)
     columns = max(1, min(len(ordered), COLUMNS_MAX))

@@ -41,9 +41,10 @@ NAMES: Mapping[BarKind, str] = {"logprob": "log-prob", "sync": "weight sync"}
 
 
 def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
-    """Return a timeline as SVG, 960 pixels wide; `look` says whether it is embedded in a page.
+    """Return a timeline as SVG text, 960 pixels wide; `look` says whether the picture is embedded in a page.
 
-    Forecast and measured lanes of a pool are next to each other. Steps are named if there are several.
+    The measured lane of a pool is below its forecast lane. If there are several steps, their starts are marked and
+    named.
     """
     ordered = by_pool(lanes.lanes)
     bars = [bar for lane in ordered for bar in lane.bars]
@@ -98,7 +99,7 @@ def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
 def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
     """Return the bars of a lane sorted by start, each with the row, from 0, in which it is drawn.
 
-    Bars in one row do not overlap; without overlapping bars, every row is 0.
+    Overlapping bars are in different rows, each in the lowest free one; without overlaps, every row is 0.
 
     >>> lane = Lane("a", "a", tuple(Bar(start, start + 2, "a", "update") for start in range(3)))
     >>> [row for _, row in bar_rows(lane)]

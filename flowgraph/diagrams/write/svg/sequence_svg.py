@@ -31,7 +31,10 @@ NAMES: Mapping[MessageStyle, str] = {
 
 @dataclass(frozen=True)
 class Sheet:
-    """The layout of a sequence diagram: the centre and width of each actor's box, and the heights of lifelines."""
+    """The layout of a sequence diagram in pixels: actors' boxes by centre and width, and the heights of the lifelines.
+
+    Boxes begin at `box_top`; lifelines end at `foot`.
+    """
 
     width: float
     legend: Mark
@@ -43,18 +46,18 @@ class Sheet:
 
     @property
     def line_top(self) -> float:
-        """Return the y coordinate at which lifelines begin."""
+        """Return the y coordinate at which lifelines begin, in pixels."""
         return self.box_top + self.box_height
 
     def box(self, place: int, top: float) -> Rect:
-        """Return the rectangle of actor number `place`, with its upper edge at `top`."""
+        """Return the rectangle of actor number `place`, from 0, with its upper edge at `top`."""
         return Rect(self.centres[place] - self.widths[place] / 2, top, self.widths[place], self.box_height)
 
 
 def sequence_svg(diagram: SequenceDiagram, look: Look = ALONE) -> str:
-    """Return a sequence diagram as SVG, as wide as its actors and labels need.
+    """Return a sequence diagram as SVG text, as wide as its actors and labels need, and at least 420 pixels.
 
-    `look` says whether it is embedded in a page. With 12 or more messages, actors are named at the bottom too.
+    `look` says whether the picture is embedded in a page. With 12 or more messages, actors are named at the bottom too.
     """
     actors = diagram.actors
     sheet = _sheet(diagram)

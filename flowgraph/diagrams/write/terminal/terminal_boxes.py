@@ -47,7 +47,7 @@ class _Line:
 def flow_lines(picture: Picture, width: int) -> list[Text]:
     """Return the picture of a flow as lines of text for `width` columns: a line for each box, then the other arrows.
 
-    An arrow to a later box is drawn as a rail; arrows to the next step or to an earlier box are listed at the end. If
+    An arrow to a later box is drawn as a rail. Arrows to the next step or to an earlier box are listed at the end. If
     the rails need more than half of the columns, numbers of boxes replace them.
     """
     lines = [*_lines(picture)]
@@ -108,7 +108,7 @@ def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterat
 
 
 def kind_text(box: Box) -> Text:
-    """Return the kind of a box as text, in the colour of boxes of that kind."""
+    """Return the kind of a box as text for a terminal, in the colour of boxes of that kind."""
     return Text(box.kind, "" if box.kind in _UNCOLOURED else INKS[box.kind].border)
 
 
@@ -138,7 +138,11 @@ def _rails(row: BoxLine) -> str:
 
 @dataclass(frozen=True)
 class BoxLine:
-    """One box: its column, the columns that it reads, those that end at it, and all that pass or end here."""
+    """One box and its place: the column of the box, and the rails in its line, by their columns.
+
+    The box reads the rails of `reads`; those of `ends` end here; `rails` are all that pass or end. `arrows` are those
+    that the box reads.
+    """
 
     box: Box
     column: int
@@ -174,7 +178,6 @@ def assign_columns(picture: Picture) -> list[BoxLine]:
 
 
 def _is_rail(arrow: Arrow, place: dict[str, int]) -> bool:
-    """Return whether an arrow is drawn as a rail: it leads to a later line, and not to the next step."""
     return arrow.style is not ArrowStyle.CARRY and place[arrow.source] < place[arrow.target]
 
 
@@ -185,9 +188,9 @@ def arrows_without_rail(picture: Picture) -> list[Arrow]:
 
 
 def reading_order(picture: Picture) -> Sequence[Box]:
-    """Return the boxes of a picture, sorted so that each comes after all boxes that it reads.
+    """Return the boxes of a picture, sorted so that each comes after all boxes from which it has an arrow.
 
-    Arrows to the next step are ignored. Otherwise boxes keep their order; with a cycle, all do.
+    Arrows to the next step are ignored. Boxes otherwise keep the order of the picture, also if arrows form a cycle.
     """
     number = {box.id: place for place, box in enumerate(picture.boxes)}
     edges = {(arrow.source, arrow.target) for arrow in picture.arrows if arrow.style is not ArrowStyle.CARRY}
@@ -216,8 +219,8 @@ def is_placed(picture: Picture) -> bool:
 def panels(picture: Picture) -> Iterator[RenderableType]:
     """Yield the parts of a plan's picture for a terminal, as objects that rich prints.
 
-    The boxes outside of all frames come first, then a panel for each outer frame, and then lists of the arrows between
-    places, by style.
+    Boxes outside of all frames come first, then a panel for each outer frame, then the arrows between places, listed by
+    style.
     """
     yield from _panels_in(picture, None)
     for style, heading in _LISTED.items():
