@@ -10,10 +10,11 @@ from placements.hardware.engine_constants import bounds, engines
 
 
 def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float]]:
-    """Parse the TOML of a profile, and return its constants as {engine: {name: value}}.
+    """Return the constants in the TOML text of a profile as {engine: {constant: value}}; nothing is read from disk.
 
-    `text` is the content of the file, and `where` its name for errors. Raises DataError for text that is not a profile
-    and for a value out of bounds; UnknownNameError for an unknown engine or constant.
+    `text` is the content of the file, and `where` its name for errors. Raises DataError for text that is not TOML, for
+    an entry that is not a table of numbers, and for a value out of bounds; UnknownNameError for an unknown engine or
+    constant.
     """
     try:
         tables = parse_toml(text)

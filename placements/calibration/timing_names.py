@@ -80,10 +80,10 @@ class MatchedTimings:
 
 
 def match_timings(log: TimingLog, problem: PlanningProblem) -> MatchedTimings:
-    """Match the timers of a log to nodes of a flow, and return the timings, and the timers without a match.
+    """Return the timings of a log that belong to nodes of the flow, and the unmatched timers, each with the reason.
 
-    Timers of 0 s, and those that measure a part of another or a wait, are not used. If steps overlap, verl's timer
-    `gen` measures a wait. The ranges of a trace are already named by tasks, and are all used.
+    Timers of 0 s, and those that measure a part of another timer or a wait, are not matched. If steps overlap, verl's
+    timer `gen` measures a wait. The ranges of a trace already have names of tasks, and all are matched.
     """
     if log.system == "trace":
         return MatchedTimings(tuple(Timing(name, s, tuple(name.split(", "))) for name, s in log.seconds.items()), {})

@@ -31,16 +31,19 @@ class DeviceClass:
 
     @property
     def count(self) -> int:
-        """Return the number of devices of the class."""
+        """Return the number of devices of the class in the whole cluster."""
         return self.node_devices * len(self.nodes)
 
     @property
     def reach(self) -> int:
-        """Return the most devices that a tensor group may have: those of an NVLink domain, else those of a machine."""
+        """Return the maximum size of a tensor-parallel group: the devices of a domain, or else of a machine."""
         return self.domain if self.domain > 1 else self.node_devices
 
     def links(self, devices: int) -> PoolLinks | None:
-        """Return the links of a pool of `devices` such devices; None if it needs a network of unknown speed."""
+        """Return the links of a pool of `devices` such devices; None if it needs a network of unknown speed.
+
+        The sizes of domains and machines are those of the last ones, which the pool may fill only in part.
+        """
         if self.network_bytes_per_s is None and devices > self.node_devices:
             return None
         profile = profile_of(Device(kind=self.kind, memory_bytes=self.memory_bytes, model=self.model))
@@ -58,7 +61,7 @@ class DeviceClass:
 class PoolDemand:
     """A request for a pool of `devices` devices, in which each group of `tensor` consecutive devices is in one domain.
 
-    `model` is the device model; "" allows any. `of` fixes the class of devices, where several classes have that model.
+    `model` is the device model; "" allows any. `of` fixes the class of devices if several classes have that model.
     `synced_with` names the pools with which this one exchanges weights.
     """
 
@@ -79,8 +82,8 @@ def sizes(device_class: DeviceClass) -> tuple[int, ...]:
     """Return the pool sizes, in devices, that a search tries for a class of devices, in ascending order.
 
     They are the powers of two smaller than a machine, whole numbers of machines, and all devices. Numbers of machines
-    are powers of two times 1, 3, 5, 9, 15 or 45, so that degrees of parallelism divide them: 49 sizes for 1,280
-    machines.
+    are powers of two times 1, 3, 5, 9, 15 or 45, so that degrees of parallelism divide them; for 1,280 machines, 49
+    numbers are tried.
     """
     machine, machines = device_class.node_devices, len(device_class.nodes)
     parts = {2**i for i in range(machine.bit_length()) if 2**i < machine}
@@ -92,9 +95,9 @@ def sizes(device_class: DeviceClass) -> tuple[int, ...]:
 def realise(cluster: Cluster, demands: Sequence[PoolDemand]) -> tuple[Pool, ...]:
     """Choose the devices of each requested pool, and return the pools in the order of `demands`.
 
-    The choice depends only on the arguments. Whole machines are assigned first, to the largest pools first. A remainder
-    smaller than a machine is taken from the smallest free piece that fits it, in aligned powers of two, so that free
-    devices stay in large pieces. Pools that sync with each other share a leaf switch if one has enough devices. Raises
+    Equal arguments give equal choices. Whole machines are assigned first, and large pools before small ones. A
+    remainder smaller than a machine is taken from the smallest free piece of a machine in which it fits. Pools that
+    sync with each other share a leaf switch if one has enough devices. Each demand must have 1 or more devices. Raises
     ResourceError if a pool does not fit.
     """
     assert all(pool.devices > 0 and pool.tensor > 0 for pool in demands), "a pool has devices"
@@ -275,7 +278,6 @@ def _units(cluster: Cluster) -> list[_MachineDevices]:
 
 
 def _free(units: Iterable[_MachineDevices]) -> Counter[tuple[str, int]]:
-    """Count the free devices of each class on each leaf."""
     free = Counter[tuple[str, int]]()
     for unit in units:
         free[unit.leaf, unit.group] += unit.room(1)
@@ -289,7 +291,6 @@ DeviceIndex = tuple[int, int, int]
 def _placed(
     units: Sequence[_MachineDevices], demands: Sequence[PoolDemand], groups: Mapping[str, int], by_tensor: bool
 ) -> dict[str, list[Place]] | PoolDemand:
-    """Place every pool, or return the first that has no room."""
     homes = _homes(units, demands, groups)
     chosen = {pool.name: list[DeviceIndex]() for pool in demands}
     largest = sorted(demands, key=lambda pool: (-pool.tensor if by_tensor else 0, -pool.devices))
