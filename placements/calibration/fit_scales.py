@@ -73,8 +73,8 @@ def fit_scales(observations: Sequence[Observation], source: str, *, noise_sd: fl
     """Return the most probable scales of forecasts, given measured seconds, as a calibration with 90% intervals.
 
     Each measured device model gets a scale for every phase, and one for each role that was measured on it; priors keep
-    scales near 1. `source` describes the measurement. `noise_sd` is the standard deviation of the logarithm of a
-    measurement. Raises ValueError if a measured or forecast time is 0 seconds.
+    scales near 1. There must be at least one observation. `source` describes the measurement. `noise_sd` is the
+    standard deviation of the logarithm of a measurement. Raises ValueError if a measured or forecast time is 0 seconds.
     """
     import numpy as np
 
@@ -147,7 +147,7 @@ class _Posterior:
     covariance: NDArray[np.float64]
 
     def factor(self, terms: Sequence[Term]) -> tuple[float, float, float]:
-        """Return the factor of a sum of terms and its interval; a term without measurements has its prior."""
+        """Return the factor of a sum of terms and its 90% interval; a term without measurements has its prior."""
         rows = [self.terms.index(term) for term in terms if term in self.means]
         prior = sum(_sd(term) ** 2 for term in terms if term not in self.means)
         variance = float(sum(self.covariance[row, column] for row in rows for column in rows)) + prior

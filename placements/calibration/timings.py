@@ -30,7 +30,7 @@ def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
     """Yield a timing for each text `NODE=SECONDS`; `where` is the plan's file, for errors.
 
     Raises UsageError without texts, for a text of another form, and for a name that is given twice; DataError for
-    seconds that are not a finite number above 0. Errors are raised when the first timings are taken.
+    seconds that are not a finite number above 0.
     """
     if not texts:
         what = "contains no measured seconds"

@@ -40,9 +40,9 @@ class DeviceClass:
         return self.domain if self.domain > 1 else self.node_devices
 
     def links(self, devices: int) -> PoolLinks | None:
-        """Return the links of a pool of `devices` such devices; None if it needs a network of unknown speed.
+        """Return the links of a pool of `devices` such devices; None if the pool needs a network of unknown speed.
 
-        The sizes of domains and machines are those of the last ones, which the pool may fill only in part.
+        If the pool fills its last domain or machine only in part, the links have the smaller number of devices there.
         """
         if self.network_bytes_per_s is None and devices > self.node_devices:
             return None
@@ -74,7 +74,7 @@ class PoolDemand:
 
 
 def classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
-    """Return the classes of equal devices in a cluster, in the order of its machines."""
+    """Return the classes of equal devices in a cluster, in the order of the cluster's machines."""
     return tuple(dict.fromkeys(of for by_device in _classes_of_nodes(cluster) for of in by_device.values()))
 
 

@@ -375,8 +375,8 @@ def why_slower(slow: TimedPlan, fast: TimedPlan) -> str:
     """Return a text that says why the step of `slow` is longer than that of `fast`.
 
     The text names tasks that take longer and tasks that no longer overlap others: at most three of each, and only those
-    that account for at least a tenth of the difference. If there are none, it says that pools wait for each other, or
-    that there is only one pool.
+    that account for at least a tenth of the difference and a millisecond. If there are none, the text says that pools
+    wait for each other, or that there is only one pool.
     """
     slow_s, fast_s = (
         {task.name: task.seconds for task in plan.step.tasks if task.seconds is not None} for plan in (slow, fast)

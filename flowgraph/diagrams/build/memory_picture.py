@@ -63,7 +63,7 @@ def _store(
 def bytes_by_role(peak: PhasePeak) -> tuple[tuple[str, int], ...]:
     """Return (role, bytes) for each role that holds memory at a peak.
 
-    If the bytes of roles are unknown or do not add up to the peak, all bytes are those of the role that the peak names.
+    If the bytes of roles are unknown or do not add up to the peak, the role that the peak names has all bytes.
 
     >>> bytes_by_role(PhasePeak(phase="update", role="m.train", memory_bytes=8))
     (('m.train', 8),)

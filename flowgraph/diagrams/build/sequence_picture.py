@@ -81,7 +81,7 @@ class _ProgramMessages:
         return DRIVER
 
     def carries(self) -> Iterator[Message]:
-        """Yield what each actor keeps for the next step."""
+        """Yield a message of each actor to itself, with the state that the actor keeps for the next step."""
         origins, names = dict(self.program.origins), defaultdict[str, list[str]](list)
         for name in self.program.graph.carries():
             names[self.ids[origins[name]] if name in origins else DRIVER].append(name)

@@ -38,7 +38,7 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
 
 
 def unstacked(text: str) -> str:
-    r"""Return text without the third and later of combining accents in a row, which would cover other lines.
+    r"""Return text with at most two combining accents in a row, since more of them would cover other lines.
 
     >>> len(unstacked("a" + "\u0301" * 100))
     3

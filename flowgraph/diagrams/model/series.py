@@ -35,8 +35,8 @@ def step_range(series: Sequence[Series]) -> tuple[float, float]:
 def drawable_points(series: Series) -> list[SeriesPoint]:
     """Return the points of a series that can be drawn, sorted by step.
 
-    Points whose step is not finite, or 1e290 or more in size, are left out. Such values become None, a gap in the
-    curve.
+    Points whose step is not finite, or is 1e290 or more in size, are left out. A value that is not finite, or that
+    large, becomes None, a gap in the curve.
     """
     sound = [(step, value) for step, value in series.points if _is_drawable(step)]
     return [

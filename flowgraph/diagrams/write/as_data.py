@@ -57,8 +57,9 @@ def from_json(text: str, where: str = "picture") -> Drawing:
     """Return the picture in a JSON text that `as_json` wrote.
 
     Raises DataError, with `where` and the place of the first fault, if the text is not a JSON object of this schema and
-    a known kind, if a field is missing, unknown or of another type, if an id is malformed or used twice, if an id that
-    is referred to does not exist, if frames contain themselves, or if a size or time is negative or not finite.
+    a known kind, if a field is missing, unknown or of another type, if an id is malformed or used twice, if a box,
+    frame, arrow or message refers to an unknown id, if a frame is inside itself, or if a size or time is negative or
+    not finite.
     """
     try:
         fields = parse_json(text, whole=False)  # labels are cleaned when they are written

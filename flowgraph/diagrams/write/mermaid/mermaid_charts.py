@@ -83,8 +83,7 @@ def mermaid_gantt(lanes: Lanes) -> str:
     """Return a timeline as the text of a Mermaid Gantt chart, with a section for each lane; times are since the start.
 
     Labels are cut to the width of their bars, and times to ten years. A bar of less than a millisecond is drawn as one
-    millisecond. A bar that follows another starts no sooner than that one ends: otherwise Mermaid would give it a row
-    of its own.
+    millisecond. A bar that follows another starts no sooner than that one ends, so that Mermaid keeps both in one row.
     """
     axis = "%S.%L s" if lanes.end_s < 20 else "%M:%S" if lanes.end_s < 3600 else "%H:%M:%S"
     lines = [

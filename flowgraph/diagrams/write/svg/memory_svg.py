@@ -164,9 +164,10 @@ class _Panel:
         )
 
     def levels(self) -> Iterator[Mark]:
-        """Yield the lines of the capacity, its name above, and of what a plan may fill, its name below.
+        """Yield a named line at the capacity of a device, and one at what a plan may fill.
 
-        Where both are far above, the top of the panel says so. Where a plan may fill all, there is one line.
+        A capacity above the panel's top is named there, alone. If a plan may fill the whole capacity, there is one
+        line.
         """
         store, plot, capacity = self.store, self.plot, show_bytes(self.store.capacity_bytes)
         levels: list[tuple[str, float, float, tuple[str, ...]]] = [
@@ -184,7 +185,7 @@ class _Panel:
             yield group(kind, line("line", (plot.left, y), (plot.right + 4, y)), *map(text_mark, lines))
 
     def columns(self) -> Iterator[Mark]:
-        """Yield the phases of a pool; slanted names that would meet are left out."""
+        """Yield a column for each phase of the pool; slanted names that would overlap are left out."""
         weights, plot = _weights(self.store), self.plot
         unit = plot.width / max(sum(weights), 1.0)
         x, free = plot.left, float("-inf")

@@ -188,7 +188,7 @@ def arrows_without_rail(picture: Picture) -> list[Arrow]:
 
 
 def reading_order(picture: Picture) -> Sequence[Box]:
-    """Return the boxes of a picture, sorted so that each comes after all boxes from which it has an arrow.
+    """Return the boxes of a picture, sorted so that each comes after all boxes that have an arrow to it.
 
     Arrows to the next step are ignored. Boxes otherwise keep the order of the picture, also if arrows form a cycle.
     """
