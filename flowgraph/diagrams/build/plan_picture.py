@@ -149,7 +149,7 @@ class _PlanDrawing:
                 yield Arrow(source, target, f"sync {task.value}{size}{lag}", ArrowStyle.SYNC)
 
     def transfers(self) -> Iterator[Arrow]:
-        """Yield each value on its way to a place, with the bytes of all parts that are read there."""
+        """Yield an arrow for each transferred value, labelled with its type and the bytes that are sent."""
         readers = defaultdict[Moved, list[str]](list)
         for node, run in self.nodes:
             for edge in node.edges():
