@@ -42,8 +42,7 @@ def pool_sizes(plan: Plan, pool: Pool) -> list[int]:
 def show_devices(devices: Sequence[tuple[str, int]]) -> str:
     """Return devices, each (machine, index), as text in their order; "" for none.
 
-    Three or more consecutive devices of a machine become a range; so do three or more machines in a row with the same
-    devices.
+    Three or more consecutive devices of a machine become a range; so do three or more machines with the same devices.
 
     >>> show_devices([("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)])
     'a/0, a/1, b/0-2'

@@ -37,8 +37,8 @@ def mimebundle(thing: Flow[..., Any] | Graph | Plan) -> dict[str, str]:
     """Return what a notebook shows of a flow, a graph or a plan, by MIME type: its text, and a picture if possible.
 
     The picture is SVG, or Mermaid if pygraphviz is not installed. A picture with more than 500 arrows, or with more
-    than 50,000 characters of Mermaid, is left out. If `thing` cannot be compiled or described (FlowError), the text is
-    the error and there is no picture, so that the cell does not fail.
+    than 50,000 characters of Mermaid, is left out. If `thing` cannot be compiled or described (FlowError), the result
+    has only the text of the error, so that the cell does not fail.
     """
     try:
         if isinstance(thing, Plan):

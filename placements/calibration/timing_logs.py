@@ -34,8 +34,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 class TimingLog:
     """Median seconds over `steps` steps, by timer or, for a trace, by the name of a task.
 
-    `other` counts metrics, or events of a trace, that are not timers; `unreadable` has the timers whose values are not
-    numbers of seconds.
+    `other` counts metrics, or events of a trace, that are not timers; `unreadable` has the timers without seconds.
     """
 
     system: System
@@ -129,10 +128,7 @@ def _is_seconds(value: Any) -> bool:
 
 
 def _trace(events: Any, where: str, names: Mapping[str, str]) -> TimingLog:
-    """Return the seconds of the ranges in `names`, without those of a forecast.
-
-    Where several ranks run a range side by side, the slowest counts, each time.
-    """
+    """Return the seconds of the ranges in `names`, without forecasts; of ranks side by side, the slowest counts."""
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise DataError.unusable(where, "is not a Chrome trace: `traceEvents` must be a list of objects")
     forecasts = set[str]()

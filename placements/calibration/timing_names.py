@@ -131,10 +131,7 @@ def logged_timings(
 
 
 def _nodes_by_group(problem: PlanningProblem) -> Mapping[Group, Sequence[str]]:
-    """Return the nodes of a flow by group; for syncs and the step the name of all of them together.
-
-    Host nodes score, or compute advantages and the like; the nodes of judges score too.
-    """
+    """Return the nodes of a flow by group; for syncs and the step the name of all of them together."""
     sampled = {role.param for role in problem.roles if role.use == "sample"}
     kinds = {node.name: node.op.kind for node in problem.running.all_nodes}
     of_roles, loads = {name for role in problem.roles for name in role.nodes}, {load.node for load in problem.loads}

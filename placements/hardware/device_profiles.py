@@ -57,9 +57,8 @@ class DeviceProfile:
 class PoolLinks:
     """The links of one pool: inside a domain at the device's `link_bytes_per_s`, else over the network.
 
-    `device` has the memory of the pool's devices, which may be less than the profile's. `domain` is the number of the
-    pool's devices in each domain, or the minimum if domains differ. For a pool inside one domain it is the size of the
-    domain, and 1 without domains.
+    `device` has the memory of the pool's devices, which may be less than the profile's. `domain` is the minimum number
+    of the pool's devices in a domain; for a pool inside one domain, it is the size of the domain, or 1 without domains.
     """
 
     device: DeviceProfile
@@ -133,8 +132,7 @@ def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
 def network_share(node: Machine, kind: DeviceProfile) -> float | None:
     """Return one device's share of its machine's network bandwidth, in bytes per second; None if it is not known.
 
-    The share is the machine's bandwidth divided by its number of devices. If the cluster sets no bandwidth, it is the
-    share in the profile `kind`.
+    Devices have equal shares. If the cluster sets no bandwidth for the machine, the result is the share in `kind`.
     """
     rate = node.network_bytes_per_s
     return kind.network_bytes_per_s if rate is None else rate / len(node.devices)

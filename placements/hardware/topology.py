@@ -82,8 +82,7 @@ def sizes(device_class: DeviceClass) -> tuple[int, ...]:
     """Return the pool sizes, in devices, that a search tries for a class of devices, in ascending order.
 
     They are the powers of two smaller than a machine, whole numbers of machines, and all devices. Numbers of machines
-    are powers of two times 1, 3, 5, 9, 15 or 45, so that degrees of parallelism divide them; for 1,280 machines, 49
-    numbers are tried.
+    are powers of two times 1, 3, 5, 9, 15 or 45, so that degrees of parallelism divide them (49 numbers up to 1,280).
     """
     machine, machines = device_class.node_devices, len(device_class.nodes)
     parts = {2**i for i in range(machine.bit_length()) if 2**i < machine}
@@ -136,10 +135,7 @@ def _classes_of_nodes(cluster: Cluster) -> list[dict[Device, DeviceClass]]:
 
 
 def _groups(device_classes: Sequence[DeviceClass], demands: Sequence[PoolDemand]) -> dict[str, int]:
-    """Choose the class of each pool, as its place among those known: the fullest that it fits, those named first.
-
-    Raises ResourceError for a pool that no class has enough devices for.
-    """
+    """Return the index of the class of each pool, those named first: the fullest class in which the pool fits."""
     free = [of.count for of in device_classes]
     groups = dict[str, int]()
     for pool in sorted(demands, key=lambda pool: (pool.of is None, not pool.model, -pool.devices)):
@@ -249,10 +245,7 @@ class _MachineDevices:
 
 
 def _fitting(rooms: Sequence[tuple[int, int, int]], count: int) -> Iterator[tuple[int, int]]:
-    """Yield where to take `count` devices, and how many: of the room that they fit best, or of those with most.
-
-    A room is its rank, its size and its place.
-    """
+    """Yield (place, count): the best fitting of the rooms (rank, size, place), or else the largest ones."""
     best = min((room for room in rooms if room[1] >= count), default=None)
     for _, size, place in [best] if best else sorted(rooms, key=lambda room: (room[0], -room[1], room[2])):
         part = min(size, count)
@@ -318,10 +311,7 @@ def _nearest(
     homes: Mapping[str, str],
     chosen: Sequence[DeviceIndex] = (),
 ) -> list[tuple[int, int]]:
-    """Return the units of a pool's class, each as the rank of its leaf and its place.
-
-    The pool's home comes first, then leaves where it has devices, then those with most room.
-    """
+    """Return (rank of leaf, index) for each unit of a pool's class: its home first, then leaves with its devices."""
     group, free, used = groups[pool.name], _free(units), {units[unit].leaf for unit, _, _ in chosen}
     leaves = [leaf for leaf, leaf_group in free if leaf_group == group]
     order = sorted(leaves, key=lambda leaf: (leaf != homes.get(pool.name), leaf not in used, -free[leaf, group]))
@@ -332,10 +322,7 @@ def _nearest(
 def _whole_units(
     units: Sequence[_MachineDevices], ranked: Iterable[tuple[int, int]], pool: PoolDemand
 ) -> list[DeviceIndex]:
-    """Take untouched units that a pool fills, the largest first.
-
-    None where a larger unit has room for all that is missing: there it lies in one.
-    """
+    """Take untouched units that a pool fills, the largest first; none if a larger unit has room for the rest."""
     untouched = [(rank, i) for rank, i in ranked if not any(cell.used for cell in units[i].cells)]
     rooms = sorted((rank, -units[i].room(pool.tensor), i) for rank, i in untouched)
     largest = max((-negative for _, negative, _ in rooms), default=0)

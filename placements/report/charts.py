@@ -79,7 +79,6 @@ def period_s(plan: Plan) -> float | None:
 
 
 def _role_settings(homes: Sequence[RolePlacement]) -> dict[str, object]:
-    """Return how each role runs and which roles share its pool, whatever pools and machines are called."""
     shared = {home.pool: frozenset(mate.role.name for mate in homes if mate.pool == home.pool) for home in homes}
     return {
         home.role.name: (shared[home.pool], home.group.devices, home.engine, home.layout, home.running)

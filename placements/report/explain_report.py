@@ -138,8 +138,7 @@ def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) 
 def plans_text(named: Sequence[tuple[str, Plan]], columns: int = COLUMNS) -> str:
     """Return a table with one column for each plan: seconds of a step by task, cost if known, and the fullest device.
 
-    `named` has (name, plan) pairs; the names are the head of the table. If the table is wider than `columns`, plans are
-    listed one below the other.
+    `named` has (name, plan) pairs. If the table is wider than `columns`, plans are listed one below the other.
     """
     wide = table([["", *(name for name, _ in named)], *_rows([plan for _, plan in named])])
     if max(map(len, wide)) - 2 <= columns:

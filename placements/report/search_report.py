@@ -356,9 +356,8 @@ def sorted_parts(search: SearchResult, variant: PlacementVariant) -> tuple[tuple
 def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
     """Return a text that compares a plan with the best plan of the search, and says why the plan takes more.
 
-    `measure` is what is compared, such as the seconds of a step. If the plan takes less, the text says why it is not
-    the best: your request excludes it, or it loses more if costs differ from the forecast. A difference of up to 5% is
-    a tie.
+    `measure` is what is compared, such as the seconds of a step; a difference of up to 5% is a tie. If the plan takes
+    less, the text says why it is not the best: your request excludes it, or it loses more if costs differ.
     """
     excess = _more(ranked, search.best, measure)
     if excess <= 0:

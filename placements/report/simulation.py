@@ -60,9 +60,8 @@ class Simulation:
         """Return a text with a lane to scale for each pool, at most `columns` wide, and why each pool is idle.
 
         `│` marks the end of a run and dots mark idle time. A label is cut to the width of its run. A run shorter than
-        one column takes one column while there is space; a run shorter than a thousandth of a step is not drawn. If
-        there are too many steps to draw, the text has no lanes. Reasons for less than a thousandth of the time are left
-        out. The host's lane is last.
+        one column takes one while there is space; a run shorter than a thousandth of a step is not drawn. Reasons for
+        less than a thousandth of the time are left out, and lanes if there are too many steps. The host's lane is last.
         """
         timeline, margin = self.timeline, max(map(len, self._pools), default=0)
         width = max(columns - margin - 1, 10)
@@ -142,9 +141,8 @@ class Simulation:
     def chart(self, title: str, *, first_step: int = 0) -> Lanes:
         """Return a timeline with a lane for each pool, the host's last; tasks without a pool are left out.
 
-        The bars of a lane are sorted by start, in seconds; a task of zero seconds has no bar, and idle time has bars
-        with the reason. `first_step` is the number of the first simulated step. `about` has the busy share of each pool
-        and the longest idle time.
+        The bars of a lane are sorted by start; a task of zero seconds has none, and idle bars have the reason.
+        `first_step` is the number of the first simulated step. `about` has the busy shares and the longest idle time.
         """
         lanes = list[Lane]()
         for pool in self._pools:

@@ -118,9 +118,7 @@ def _matched(
 
 
 def _was(old: Box, new: Box) -> str:
-    """Return what a box no longer says and the settings that it did not have; else its old kind.
-
-    Settings are compared by their names.
+    """Return what a box no longer says, and the settings (by name) that it did not have; if neither, its old kind.
 
     >>> _was(Box("a", ("loss", "eps=0.2"), "host"), Box("b", ("loss", "eps=0.3, dual=3"), "host"))
     'eps=0.2, without dual'

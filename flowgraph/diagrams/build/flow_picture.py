@@ -19,9 +19,8 @@ CARRY_LABEL = "next step"
 def flow_picture(graph: Graph) -> Picture:
     """Return the picture of a flow's graph: its parameters, nodes and results as boxes, and its losses as frames.
 
-    The nodes must have names (`compile_graph(flow.graph())`). Boxes are in the order of the flow. An arrow of weights
-    into a loss starts at the weights that the loss's node updates. State that is carried to the next step has an arrow
-    back to its parameter.
+    The nodes must have names (`compile_graph(flow.graph())`). Boxes are in the order of the flow. Arrows of weights
+    into a loss start at the weights that its node updates. State for the next step has an arrow to its parameter.
     """
     losses = [(node, region) for node in graph.nodes for _, region in node.regions]
     ids: dict[object, str] = {source: f"n{place}" for place, source in enumerate([*graph.params, *graph.all_nodes])}
@@ -109,7 +108,6 @@ def merge_arrows(arrows: Sequence[Arrow]) -> tuple[Arrow, ...]:
 
 
 def _about(graph: Graph) -> Iterator[str]:
-    """Yield what a flow reads, its nodes by kind, its losses, and what is carried to the next step."""
     params = listed([param.name for param in graph.params])
     yield f"A step of {graph.name} reads {params or 'nothing'}."
     kinds = [f"{count} {kind}" for kind, count in Counter(node.op.kind for node in graph.nodes).items()]

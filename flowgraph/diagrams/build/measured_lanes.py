@@ -51,7 +51,6 @@ def lanes_beside(forecast: Lanes, measured: Sequence[Lane]) -> Lanes:
 
 
 def _bars(tasks: Sequence[StepTask], pool: str, start_s: float, end_s: float) -> Iterator[Bar]:
-    """Yield the bars of a pool's busiest rank, one after another from 0 to the end."""
     busy_s = defaultdict[int, float](float)
     for _, task in tasks:
         if task.pool == pool:

@@ -73,7 +73,6 @@ def bytes_by_role(peak: PhasePeak) -> tuple[tuple[str, int], ...]:
 
 
 def _about(store: MemoryColumn) -> str:
-    """Return the highest phase of a pool, by how much it fits, and which phases took more than forecast."""
     peak = max(store.phases, key=lambda phase: phase.size_bytes, default=None)
     if peak is None:
         return f"Nothing runs on {store.pool}."

@@ -89,8 +89,7 @@ def running_mean(points: Sequence[SeriesPoint]) -> list[SeriesPoint]:
 def thin_points(points: Sequence[SeriesPoint], max_points: int = POINTS_MAX) -> Sequence[SeriesPoint]:
     """Return at most about `max_points` of the points: the lowest and the highest of each group of neighbours.
 
-    If there are no more than `max_points` points, all are returned. A group without values is reduced to its first
-    point.
+    If there are no more than `max_points` points, all are returned. A group without values has only its first point.
 
     >>> thin_points([(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)], 4)
     [(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)]

@@ -46,8 +46,7 @@ _ID = re.compile(r"[a-z][a-z0-9_]{0,38}[0-9]")
 def as_json(drawing: Drawing) -> str:
     """Return a picture as ASCII JSON with the schema number, the kind of picture and its fields, for `from_json`.
 
-    Labels are unchanged. NaN and infinities, such as those of a run's curve, are written as the texts "nan", "inf" or
-    "-inf".
+    Labels are unchanged. NaN and infinities, as in a run's curve, are written as the texts "nan", "inf" or "-inf".
     """
     fields = {"schema": SCHEMA, "picture": WORDS[type(drawing)]} | to_plain(drawing)
     return json.dumps(fields, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
@@ -58,8 +57,7 @@ def from_json(text: str, where: str = "picture") -> Drawing:
 
     Raises DataError, with `where` and the place of the first fault, if the text is not a JSON object of this schema and
     a known kind, if a field is missing, unknown or of another type, if an id is malformed or used twice, if a box,
-    frame, arrow or message refers to an unknown id, if a frame is inside itself, or if a size or time is negative or
-    not finite.
+    frame, arrow or message refers to an unknown id, if a frame is inside itself, or if a size or time is invalid.
     """
     try:
         fields = parse_json(text, whole=False)  # labels are cleaned when they are written
@@ -174,8 +172,7 @@ def from_plain(kind: Any, value: Any, where: str) -> Any:
     """Convert JSON-compatible data to a value of type `kind`; the inverse of `to_plain`.
 
     `kind` is a dataclass, a tuple type, a union, a Literal, an Enum or a scalar type. `where` names `value` in error
-    messages; nested fields are appended to this name, as in `steps[1]`. Raises DataError if the data does not fit the
-    type.
+    messages; nested fields are appended to this name, as in `steps[1]`. Raises DataError if the data does not fit.
 
     >>> from_plain(tuple[int, ...], [1, 2], "steps")
     (1, 2)

@@ -65,8 +65,7 @@ WRITERS: Mapping[type[Drawing], Writers] = {
 def format_for_extension(ending: str, where: str) -> str:
     """Return the name of the format for a file extension with its dot, such as ".gv", in upper or lower case.
 
-    `where` is the file's name in errors. Raises UsageError for an unknown extension, with the nearest one as a hint, or
-    else with all of them.
+    `where` is the file's name in errors. Raises UsageError for an unknown extension, with the nearest or all as a hint.
 
     >>> format_for_extension(".gv", "a.gv")
     'dot'
@@ -81,8 +80,7 @@ def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool
     """Return a picture as text in the format `name`: svg, mmd, md, dot or json; other names mean text for a terminal.
 
     `columns` is the width of the terminal, and `colour` adds escape codes to text for it. `md` is Mermaid in a Markdown
-    code block. Raises UsageError for a format that cannot draw such a picture, and for svg if Graphviz is needed and
-    not installed.
+    code block. Raises UsageError for a format that cannot draw such a picture, and for svg if Graphviz is missing.
     """
     match name:
         case "svg":

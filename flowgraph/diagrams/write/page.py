@@ -112,8 +112,7 @@ def page_html(page: Page) -> str:
 def template(name: str) -> Template:
     """Return the page template in the file `name` of the template folder; it escapes the texts that are inserted.
 
-    Raises jinja2.TemplateNotFound for an unknown file. Rendering raises jinja2.UndefinedError for a name without a
-    value.
+    Raises jinja2.TemplateNotFound for an unknown file; rendering raises jinja2.UndefinedError for a missing value.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

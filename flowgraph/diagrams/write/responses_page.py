@@ -45,8 +45,7 @@ class ShownResponse:
     """A response: its prompt as (role, text), its text, results such as scores, and other facts, each (name, value).
 
     `tokens` has the texts of the response's first tokens, and is empty if they are unknown; `token_count` counts all
-    tokens. `values` has one row for each scale of the page, with a number for each of `tokens`; NaN stands for no
-    number.
+    tokens. `values` has one row for each scale of the page, with a number or NaN for each of `tokens`.
     """
 
     title: str
@@ -117,8 +116,7 @@ def level(value: float, top: float) -> str:
     """Return the colour of a number as a letter: "a" to "d" for negative, "A" to "D" for positive numbers, by size.
 
     Each letter stands for a quarter of the range up to `top`; "d" and "D", the strongest colours, also stand for larger
-    numbers. Numbers smaller than 2% of `top`, and all finite numbers if `top` is 0, are "0". NaN and infinities are
-    "x".
+    numbers. Sizes below 2% of `top`, and all finite numbers if `top` is 0, are "0". NaN and infinities are "x".
 
     >>> "".join(level(value, 1.0) for value in (-2.0, -0.1, 0.001, 0.3, 1.0, float("nan")))
     'da0BDx'

@@ -130,10 +130,9 @@ def classes_in(selector: str) -> set[str]:
 
 
 def page_stylesheet() -> str:
-    """Return the CSS of all pictures that are embedded in an HTML page.
+    """Return the CSS of all pictures that are embedded in an HTML page; printed pages are light.
 
-    The page's `data-theme` selects light or dark; without it, the viewer's `prefers-color-scheme` does. Printed pages
-    are light.
+    The page's `data-theme` selects light or dark; without it, the viewer's `prefers-color-scheme` does.
     """
     light = [f".fg {rule.selector}{{{rule.light}}}" for rule in rules()]
     dark = [rule for rule in rules() if rule.dark]

@@ -120,10 +120,7 @@ def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
 
 
 def _looks(picture: Picture, first: int) -> Iterator[str]:
-    """Yield the colour of each arrow's status, else of its style, then the look of added, removed and changed things.
-
-    Mermaid counts links from `first`. The look of a status lies over that of a thing's kind.
-    """
+    """Yield the look of arrows, which Mermaid counts from `first`, and of things with a status, last."""
     places: dict[str, list[str]] = {}
     order = [*ARROW_INKS, ArrowStyle.DATA]
     for place, arrow in sorted(enumerate(picture.arrows, first), key=lambda numbered: order.index(numbered[1].style)):

@@ -88,7 +88,6 @@ def _panel(place: int, series: Series, cell: Rect, steps: Span) -> Mark:
 
 
 def _step_axis(across: LinearScale, bottom: float, right: float, steps: Span) -> Iterator[Mark]:
-    """Yield the marks of the axis of steps, and its name at its end where the last number leaves room."""
     name = TextLine(right, bottom + 16, "step", "small muted", "end")
     last_px = 0.0
     for mark, text in labelled_ticks(*steps, integers=True) or [(steps[0], number_text(steps[0], 1.0))]:

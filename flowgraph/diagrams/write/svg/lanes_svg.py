@@ -43,8 +43,7 @@ NAMES: Mapping[BarKind, str] = {"logprob": "log-prob", "sync": "weight sync"}
 def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
     """Return a timeline as SVG text, 960 pixels wide; `look` says whether the picture is embedded in a page.
 
-    The measured lane of a pool is below its forecast lane. If there are several steps, their starts are marked and
-    named.
+    The measured lane of a pool is below its forecast lane. If there are several steps, their starts are named.
     """
     ordered = by_pool(lanes.lanes)
     bars = [bar for lane in ordered for bar in lane.bars]
@@ -115,10 +114,7 @@ def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
 
 
 def _tracks(lanes: Sequence[Lane], scale: LinearScale, top: float, look: Look) -> tuple[list[Rect], list[Mark]]:
-    """Return the area of each lane's bars, with a wider gap between pools; and these bands drawn, with names.
-
-    A name is not repeated for the measured lane beneath.
-    """
+    """Return the area of each lane's bars, with wider gaps between pools, and the marks of areas and names."""
     bands, tracks, compares = list[Rect](), list[Mark](), any(lane.measured for lane in lanes)
     for previous, lane, following in zip([None, *lanes], lanes, [*lanes[1:], None], strict=False):
         rows = max((row for _, row in bar_rows(lane)), default=0) + 1
@@ -140,7 +136,6 @@ def _tracks(lanes: Sequence[Lane], scale: LinearScale, top: float, look: Look) -
 
 
 def _bars(lane: Lane, band: Rect, scale: LinearScale, look: Look) -> list[Mark]:
-    """Return the bars of a lane, the narrowest ones over the others."""
     marks = list[tuple[float, Mark]]()
     for bar, row in bar_rows(lane):
         left, right = scale.at(bar.start_s), scale.at(bar.end_s)

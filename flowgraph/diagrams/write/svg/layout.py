@@ -153,7 +153,6 @@ def _room(width_px: float, height_px: float) -> str:
 
 
 def _is_plate(box: Box) -> bool:
-    """Return whether a box is a plate at the head of its frame: no arrow ends at devices."""
     return box.kind == "device" and box.inside is not None
 
 
@@ -248,7 +247,6 @@ def _numbers(text: str) -> list[float]:
 
 
 def _laid_frames(graph: Any, picture: Picture, flipped: Flip) -> Iterator[LaidFrame]:
-    """Yield each frame that has something in it, the outer before the inner."""
     frames = {frame.id: frame for frame in picture.frames}
     for subgraph in graph.subgraphs():
         if subgraph.graph_attr["bb"]:

@@ -164,10 +164,9 @@ class _Panel:
         )
 
     def levels(self) -> Iterator[Mark]:
-        """Yield a named line at the capacity of a device, and one at what a plan may fill.
+        """Yield a named line at the capacity of a device, and one at what a plan may fill unless both are equal.
 
-        A capacity above the panel's top is named there, alone. If a plan may fill the whole capacity, there is one
-        line.
+        A capacity above the panel's top is named there, alone.
         """
         store, plot, capacity = self.store, self.plot, show_bytes(self.store.capacity_bytes)
         levels: list[tuple[str, float, float, tuple[str, ...]]] = [

@@ -163,7 +163,6 @@ def _seconds_axis(dots: Sequence[Dot], plot: Rect) -> Axis:
 
 
 def _even_axis(start: float, end: float, low: float, high: float, name: str, unit: float) -> Axis:
-    """Return an axis with even steps in a unit, a little longer than from the lowest to the highest number."""
     low, high = pad_range(low / unit, high / unit)
     marks = tuple((mark * unit, text) for mark, text in labelled_ticks(low, high, 7))
     return Axis(LinearScale(start, end, low * unit, high * unit), name, marks)
@@ -196,10 +195,7 @@ def front_path(front: Sequence[Point]) -> str:
 
 
 def _labels(dots: Sequence[CandidateDot], front: Sequence[Point], plot: Rect) -> Iterator[TextLine]:
-    """Yield names of the best, the front, then others, wherever a name meets no dot, no other name, and not the front.
-
-    A name begins with the candidate's rank, as in the table next to the picture.
-    """
+    """Yield the names, with rank, of dots, the best first, that have room next to dots, names and the front."""
     occupied = [dot.rect for dot in dots]
     for (left, upper), (right, lower) in pairwise(front):
         occupied += [Rect(left, upper - 1, right - left, 2), Rect(right - 1, min(upper, lower), 2, abs(lower - upper))]

@@ -69,11 +69,7 @@ def sequence_svg(diagram: SequenceDiagram, look: Look = ALONE) -> str:
 
 
 def _sheet(diagram: SequenceDiagram) -> Sheet:
-    """Lay actors out: as far apart as their boxes and the labels between them need.
-
-    A label between two actors that are not neighbours widens the gaps between them evenly, the short ways first. The
-    last gap is how far the last actor's loops reach, 0 without any.
-    """
+    """Return the layout with actors as far apart as their boxes and the labels between them need."""
     places = {actor.id: place for place, actor in enumerate(diagram.actors)}
     widths = list[float]()
     for actor in diagram.actors:
@@ -105,7 +101,6 @@ def _sheet(diagram: SequenceDiagram) -> Sheet:
 
 
 def _actors(actors: Sequence[Actor], sheet: Sheet, tops: Sequence[float], bottom: float, look: Look) -> Iterator[Mark]:
-    """Yield a band around each run of neighbours in one pool, its name at the top, then lifelines, then boxes."""
     for pool, run in groupby(range(len(actors)), key=lambda place: actors[place].pool):
         places = list(run)
         if pool:
@@ -132,7 +127,6 @@ def _actors(actors: Sequence[Actor], sheet: Sheet, tops: Sequence[float], bottom
 
 
 def _messages(diagram: SequenceDiagram, sheet: Sheet, look: Look) -> Iterator[Mark]:
-    """Yield each message: its line, its tip and its label; one of an actor to itself is a loop right of its line."""
     places = {actor.id: place for place, actor in enumerate(diagram.actors)}
     for row, message in enumerate(diagram.messages):
         y = sheet.line_top + ROW_HEIGHT * (row + 1) - 6

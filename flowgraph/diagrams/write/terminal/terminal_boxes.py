@@ -76,10 +76,7 @@ def _padded(text: Text, width: int) -> Text:
 
 
 def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterator[_Line]:
-    """Yield a line for each box, and one above the first box of a frame; with `numbers`, these in place of rails.
-
-    A line ends with what its box reads, with the number of its source if there are numbers, and its details.
-    """
+    """Yield a line for each box, and one above the first box of a frame; `numbers` of boxes replace rails."""
     lines = assign_columns(picture)
     paths = [picture.frames_around(row.box.inside)[::-1] for row in lines]
     depth = max(map(len, paths), default=0)
@@ -140,8 +137,8 @@ def _rails(row: BoxLine) -> str:
 class BoxLine:
     """One box and its place: the column of the box, and the rails in its line, by their columns.
 
-    The box reads the rails of `reads`; those of `ends` end here; `rails` are all that pass or end. `arrows` are those
-    that the box reads.
+    The box reads the rails `reads`; the rails `ends` end here, and `rails` are all that pass or end. `arrows` lead
+    here.
     """
 
     box: Box
@@ -219,8 +216,7 @@ def is_placed(picture: Picture) -> bool:
 def panels(picture: Picture) -> Iterator[RenderableType]:
     """Yield the parts of a plan's picture for a terminal, as objects that rich prints.
 
-    Boxes outside of all frames come first, then a panel for each outer frame, then the arrows between places, listed by
-    style.
+    Boxes outside of all frames come first, then a panel for each outer frame, then arrows between places, by style.
     """
     yield from _panels_in(picture, None)
     for style, heading in _LISTED.items():

@@ -39,8 +39,7 @@ def lane_lines(lanes: Lanes, width: int) -> Iterator[Text]:
     """Yield the lines of a timeline: each lane to scale, an axis, and then the busy and idle shares of each lane.
 
     `width` is the number of columns. A bar ends with `│`, and idle time is dots. A label that is too long for its bar
-    is cut, and a bar of less than a column takes one if there is room. Idle times are summed by reason, the longest
-    first.
+    is cut, and a bar of less than a column takes one if there is room. Idle times are sums by reason, longest first.
     """
     labels = [clean(lane.label) + (" (measured)" if lane.measured else "") for lane in lanes.lanes]
     margin = max(map(cell_len, labels), default=0)
@@ -169,8 +168,7 @@ def curves_table(curves: Curves) -> Table:
 def sequence_lines(diagram: SequenceDiagram) -> Iterator[Text]:
     """Yield a numbered line for each message of a sequence diagram; a message of an actor to itself has no arrow.
 
-    An actor is called by the first line of its label; if several actors have that line, details in parentheses tell
-    them apart.
+    An actor is called by the first line of its label, followed by details in parentheses if other actors have it too.
     """
     counts = Counter(clean(actor.label[0] if actor.label else "") for actor in diagram.actors)
     names = dict[str, str]()  # an actor's first line; if another has that line too, with its pool and all of its label
