@@ -20,7 +20,7 @@ _columns = ContextVar("columns", default=COLUMNS)
 
 @contextmanager
 def text_columns(columns: int) -> Generator[None]:
-    """Set the width, in columns, of the texts that are formatted inside this context.
+    """Set the width, in columns, of texts that are formatted inside this context, and restore the old width after it.
 
     >>> with text_columns(40):
     ...     flowing([["a", "one two three four five six seven eight"]])
@@ -40,7 +40,7 @@ def pool_sizes(plan: Plan, pool: Pool) -> list[int]:
 
 
 def show_devices(devices: Sequence[tuple[str, int]]) -> str:
-    """Return devices as text, in their order.
+    """Return devices, each (machine, index), as text in their order; "" for none.
 
     Three or more consecutive devices of a machine become a range; so do three or more machines with the same devices.
 
@@ -78,7 +78,7 @@ def show_range(sizes: Sequence[int]) -> str:
 
 
 def show_parts(parts: Mapping[str, int]) -> str:
-    """Return the bytes of each part as text on one line.
+    """Return the bytes of each part as text on one line, in the order of `parts`.
 
     >>> show_parts({"weights": 1024, "logits": 2048})
     'weights 1.0 KiB · logits 2.0 KiB'
@@ -87,15 +87,19 @@ def show_parts(parts: Mapping[str, int]) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines with aligned columns, two spaces apart and indented by two spaces."""
+    """Return rows of cells as lines with aligned columns, two spaces apart and indented by two spaces.
+
+    All rows must have equally many cells.
+    """
     return flowing(rows, columns=inf)
 
 
 def flowing(rows: Sequence[Sequence[str]], at: str = " ", columns: float | None = None) -> list[str]:
     """Return rows of cells as lines with aligned columns; the last cell may take several lines, broken after `at`.
 
-    Lines have at most `columns` columns (default: `text_columns`). If there is little room next to the other cells, the
-    last cell starts on the line below them.
+    Lines have at most `columns` columns (None: those of `text_columns`, 100 by default) unless a word or another cell
+    is longer. If there is little room next to the other cells, the last cell starts on the line below them. Raises
+    ValueError if rows have different numbers of cells.
 
     >>> flowing([["a", "one, two, three"], ["long", "four"]], ", ", columns=40)
     ['  a     one, two, three', '  long  four']
@@ -120,7 +124,7 @@ def flowing(rows: Sequence[Sequence[str]], at: str = " ", columns: float | None 
 
 
 def broken(text: str, at: str, columns: float | None = None) -> Iterator[str]:
-    """Yield the lines of a text that is broken after `at`, each at most `columns` wide (default: `text_columns`).
+    """Yield the lines of a text that is broken after `at`, each at most `columns` wide (None: those of `text_columns`).
 
     A piece that is longer than a line is broken between words; a single word is never broken.
 

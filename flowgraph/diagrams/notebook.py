@@ -34,10 +34,11 @@ CHARACTERS_MAX = 50_000
 
 
 def mimebundle(thing: Flow[..., Any] | Graph | Plan) -> dict[str, str]:
-    """Return what a notebook shows of a flow, a graph or a plan, by MIME type: text, and a picture if possible.
+    """Return what a notebook shows of a flow, a graph or a plan, by MIME type: its text, and a picture if possible.
 
-    The picture is SVG, or Mermaid if Graphviz is not installed. A flow that cannot be described is shown as its error,
-    so that its cell does not fail. A picture with more than 500 arrows, or with too much text for Mermaid, is left out.
+    The picture is SVG, or Mermaid if pygraphviz is not installed. A picture with more than 500 arrows, or with more
+    than 50,000 characters of Mermaid, is left out. If `thing` cannot be compiled or described (FlowError), the result
+    has only the text of the error, so that the cell does not fail.
     """
     try:
         if isinstance(thing, Plan):

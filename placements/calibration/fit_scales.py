@@ -50,9 +50,9 @@ NUDGE = 1e-3  # of a logarithm, to measure its effect on a forecast
 
 @dataclass(frozen=True)
 class Observation:
-    """Measured seconds, and a function that forecasts them, given the factors of these `keys`.
+    """Measured seconds, and a function that forecasts them, given a calibration with scales of these `keys`.
 
-    `phase` is None for a whole step.
+    `phase` is None for a whole step, and for nodes of several phases that were timed together.
     """
 
     label: str
@@ -62,16 +62,19 @@ class Observation:
     phase: Phase | None = None
 
     def log_forecast(self, factors: Mapping[Key, float]) -> float:
-        """Return the natural logarithm of the forecast seconds, scaled by `factors`; without factors, unscaled."""
+        """Return the natural logarithm of the forecast seconds, scaled by `factors`; without factors, unscaled.
+
+        Raises ValueError if the forecast is 0 seconds.
+        """
         return log(self.forecast(calibration_of(factors)))
 
 
 def fit_scales(observations: Sequence[Observation], source: str, *, noise_sd: float = NOISE_SD) -> Calibration:
-    """Fit scales of forecasts to measured seconds, and return them as a calibration, each with its 90% interval.
+    """Return the most probable scales of forecasts, given measured seconds, as a calibration with 90% intervals.
 
-    The scales are the most probable ones, given priors around 1. Each measured device model gets a scale for every
-    phase, and one for each role that was measured on it. `source` describes the measurement. `noise_sd` is the standard
-    deviation of the logarithm of a measurement.
+    Each measured device model gets a scale for every phase, and one for each role that was measured on it; priors keep
+    scales near 1. There must be at least one observation. `source` describes the measurement. `noise_sd` is the
+    standard deviation of the logarithm of a measurement. Raises ValueError if a measured or forecast time is 0 seconds.
     """
     import numpy as np
 
@@ -144,7 +147,7 @@ class _Posterior:
     covariance: NDArray[np.float64]
 
     def factor(self, terms: Sequence[Term]) -> tuple[float, float, float]:
-        """Return the factor of a sum of terms and its interval; a term without measurements has its prior."""
+        """Return the factor of a sum of terms and its 90% interval; a term without measurements has its prior."""
         rows = [self.terms.index(term) for term in terms if term in self.means]
         prior = sum(_sd(term) ** 2 for term in terms if term not in self.means)
         variance = float(sum(self.covariance[row, column] for row in rows for column in rows)) + prior
@@ -154,7 +157,6 @@ class _Posterior:
 
 
 def _scales(posterior: _Posterior, keys: Sequence[Key], observations: Sequence[Observation]) -> Iterator[Scale]:
-    """Yield the scale of each phase on each device, and of each role that was measured there."""
     for device in dict.fromkeys(device for _, _, device in keys):
         for phase in PHASES:
             roles = [role for key_phase, role, key_device in keys if (key_phase, key_device) == (phase, device)]

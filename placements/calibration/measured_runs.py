@@ -37,7 +37,7 @@ class ForecastErrors:
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> ForecastErrors:
-        """Return the errors of forecasts, given the ratios of forecast to measured seconds, at least one."""
+        """Return the errors of forecasts, given the ratios of forecast to measured seconds, at least one ratio."""
         signed = [ratio - 1 for ratio in ratios]
         sizes = [abs(error) for error in signed]
         return cls(len(signed), median(signed), median(sizes), max(sizes))
@@ -49,11 +49,6 @@ class ForecastErrors:
 
 
 def _percent(share: float, digits: int) -> str:
-    """Return a share as text; a very large one with two digits.
-
-    >>> _percent(0.123, 1), _percent(2.5e9, 1)
-    ('12.3%', '2.5e+11%')
-    """
     return f"{share:.{digits}%}" if share < 1e4 else f"{100 * share:.2g}%"
 
 
@@ -68,19 +63,25 @@ class MeasuredRun:
 
     @classmethod
     def of(cls, name: str, problem: PlanningProblem, plan: Plan, timings: tuple[Timing, ...]) -> MeasuredRun:
-        """Return a measured run of `plan`, with the placement of each role; `name` describes the run in texts."""
+        """Return a measured run of `plan`, with the placement of each role; `name` describes the run in texts.
+
+        Raises ResourceError if the problem's cluster has no devices for a pool of the plan.
+        """
         return cls(name, problem, tuple(homes_of_plan(problem, plan)), timings)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the names that can be timed: nodes that run models, host nodes with a forecast, `sync` and `step`."""
+        """Return the names that can be timed: nodes that run models, host nodes with a forecast, `sync` and `step`.
+
+        `sync` is left out if no weight syncs are forecast.
+        """
         return (*self._loads, *self._host_nodes, *((SYNC,) if self._syncs else ()), STEP)
 
     def observations(self, unused: dict[str, str]) -> Iterator[Observation]:
         """Yield an observation for each timing of nodes or tasks that have a forecast.
 
-        The labels of all other timings are added to `unused`, each with the reason. Raises DataError if a timing's
-        seconds are not a number above 0, or if the role of a timed node has no pool or no forecast.
+        Other timings are not used: their labels are added to `unused`, each with the reason. Raises DataError if a
+        timing's seconds are not a number above 0, or if the role of a timed node has no pool or no forecast.
         """
         for timing in self.timings:
             label = f"{self.name} {timing.label}"
@@ -121,10 +122,7 @@ class MeasuredRun:
         return tuple(name for name in nodes if self._unscaled_s.get(name))
 
     def _keys(self, name: str) -> tuple[Key, ...]:
-        """Return the keys on which the seconds of a node, a task, all syncs or the step depend; none if not forecast.
-
-        Raises DataError for a node whose role has no pool, or no known seconds.
-        """
+        """Return the keys on which the seconds of a node, task, all syncs or the step depend; none if not forecast."""
         device = self._problem.classes[0].model
         if (load := self._loads.get(name)) is not None:
             return (self._load_key(load),)
@@ -164,8 +162,8 @@ class MeasuredRun:
 class CalibrationResult:
     """A calibration, the forecast errors before and after it, and the timings that were not used, with reasons.
 
-    `far` has timings that are far from their forecast, as the ratio of measured to forecast seconds. `names` are all
-    names that can be timed.
+    `far` maps the label of each timing below a fifth or above five times its forecast to the ratio of measured to
+    forecast seconds. `names` are all names that can be timed.
     """
 
     calibration: Calibration
@@ -177,11 +175,11 @@ class CalibrationResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a note for each timing that was not used, with the reason."""
+        """Return a line of text for each timing that was not used, with the reason."""
         return tuple(f"not used: {label}: {why}" for label, why in self.unused.items())
 
     def data(self) -> dict[str, Any]:
-        """Return the calibration, the errors before and after, and far-off and unused timings as data for JSON."""
+        """Return the calibration, the errors before and after it, and far-off and unused timings as data for JSON."""
         return {
             "calibration": json.loads(self.calibration.to_json()),
             "before": asdict(self.before),

@@ -32,10 +32,9 @@ COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 
 @dataclass(frozen=True)
 class TimingLog:
-    """Median seconds over `steps` steps, by timer or, for a trace, by the name of a range.
+    """Median seconds over `steps` steps, by timer or, for a trace, by the name of a task.
 
-    `other` counts metrics, or events of a trace, that are not timers; `unreadable` has the timers whose values are not
-    numbers of seconds.
+    `other` counts metrics, or events of a trace, that are not timers; `unreadable` has the timers without seconds.
     """
 
     system: System
@@ -51,12 +50,12 @@ class TimingLog:
 
 
 def read_log(text: str, where: str, names: Mapping[str, str]) -> TimingLog:
-    """Parse a log of any known format, and return the median seconds of each timer over its steps.
+    """Return the median seconds of each timer in a log of any known format, over the log's steps.
 
     The first step is a warm-up, and counts only for timers that no later step has. `text` is the content of the log,
     and `where` its file for errors. For a Chrome trace, `names` maps the names of ranges to tasks; other ranges are
-    ignored. Raises DataError for an unknown format, for a broken line of JSON lines that is not the last, and if no
-    timer has seconds.
+    ignored. Raises DataError for an unknown format, for a first or inner line of JSON lines that is not JSON, for a
+    trace that is malformed or has no range of `names`, and if no timer has seconds.
     """
     try:
         document = parse_json(text, finite=False)
@@ -81,7 +80,6 @@ def _row(line: Any) -> dict[str, Any]:
 
 
 def _rows(text: str, where: str) -> Iterator[dict[str, Any]]:
-    """Yield the metrics of each line of JSON. Raises DataError for any other line, except a torn last one."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     for place, (number, line) in enumerate(lines):
         try:
@@ -130,10 +128,7 @@ def _is_seconds(value: Any) -> bool:
 
 
 def _trace(events: Any, where: str, names: Mapping[str, str]) -> TimingLog:
-    """Return the seconds of the ranges in `names`, without those of a forecast.
-
-    Where several ranks run a range side by side, the slowest counts, each time.
-    """
+    """Return the seconds of the ranges in `names`, without forecasts; of ranks side by side, the slowest counts."""
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise DataError.unusable(where, "is not a Chrome trace: `traceEvents` must be a list of objects")
     forecasts = set[str]()

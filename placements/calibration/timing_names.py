@@ -80,10 +80,10 @@ class MatchedTimings:
 
 
 def match_timings(log: TimingLog, problem: PlanningProblem) -> MatchedTimings:
-    """Match the timers of a log to nodes of a flow, and return the timings, and the timers without a match.
+    """Return the timings of a log that belong to nodes of the flow, and the unmatched timers, each with the reason.
 
-    Timers of 0 s, and those that measure a part of another or a wait, are not used. If steps overlap, verl's timer
-    `gen` measures a wait. The ranges of a trace are already named by tasks, and are all used.
+    Timers of 0 s, and those that measure a part of another timer or a wait, are not matched. If steps overlap, verl's
+    timer `gen` measures a wait. The ranges of a trace already have names of tasks, and all are matched.
     """
     if log.system == "trace":
         return MatchedTimings(tuple(Timing(name, s, tuple(name.split(", "))) for name, s in log.seconds.items()), {})
@@ -131,10 +131,7 @@ def logged_timings(
 
 
 def _nodes_by_group(problem: PlanningProblem) -> Mapping[Group, Sequence[str]]:
-    """Return the nodes of a flow by group; for syncs and the step the name of all of them together.
-
-    Host nodes score, or compute advantages and the like; the nodes of judges score too.
-    """
+    """Return the nodes of a flow by group; for syncs and the step the name of all of them together."""
     sampled = {role.param for role in problem.roles if role.use == "sample"}
     kinds = {node.name: node.op.kind for node in problem.running.all_nodes}
     of_roles, loads = {name for role in problem.roles for name in role.nodes}, {load.node for load in problem.loads}

@@ -30,7 +30,7 @@ def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
     """Yield a timing for each text `NODE=SECONDS`; `where` is the plan's file, for errors.
 
     Raises UsageError without texts, for a text of another form, and for a name that is given twice; DataError for
-    seconds that are not above 0.
+    seconds that are not a finite number above 0.
     """
     if not texts:
         what = "contains no measured seconds"
@@ -54,14 +54,13 @@ def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
 def recorded_timings(lines: Sequence[Any], where: str) -> Iterator[Timing]:
     """Yield the median seconds of each node over the steps of a run, without the first step, which is a warm-up.
 
-    `lines` are the parsed lines of the run's metrics; a line without seconds of nodes is skipped. `where` is their
-    file, for errors.
+    A node that only the first step has keeps its seconds there. `lines` are the parsed lines of the run's metrics; a
+    line without seconds of nodes is skipped. `where` is the file of the metrics, for errors. Raises DataError for a
+    line or table that is not a mapping, and for seconds that are not a finite number above 0.
 
     >>> steps = [{"time": {"nodes_s": {"policy.update": seconds}}} for seconds in (9.0, 2.0, 3.0, 2.5)]
     >>> list(recorded_timings(steps, "metrics.jsonl"))
     [Timing(label='policy.update', seconds=2.5, names=('policy.update',))]
-
-    Raises DataError for a line or table that is not a mapping, and for seconds that are not a number above 0.
     """
     tables = list[Mapping[str, float]]()
     for number, line in enumerate(lines, 1):
@@ -79,7 +78,7 @@ def recorded_timings(lines: Sequence[Any], where: str) -> Iterator[Timing]:
 def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the median seconds of each name over all steps except the first, which is a warm-up.
 
-    A name that only the first step has keeps its value there.
+    A name that only the first step has keeps its seconds there; a name that a step lacks is not counted in that step.
 
     >>> medians([{"a": 9.0, "c": 4.0}, {"a": 1.0, "b": 2.0}, {"a": 3.0}])
     {'a': 2.0, 'c': 4.0, 'b': 2.0}
@@ -90,7 +89,7 @@ def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def refuse_no_seconds(label: str, value: Any) -> None:
-    """Raise DataError unless `value` is a finite number above 0; `label` names it in the error."""
+    """Raise DataError unless `value` is a finite number above 0; `label` names the value in the error."""
     try:
         if not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value) and value > 0:
             return

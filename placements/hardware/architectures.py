@@ -52,9 +52,9 @@ def architecture(name: str) -> AttainedShares:
 
 
 def attained(device: DeviceProfile) -> AttainedShares:
-    """Return the fractions of peak performance, and launch times, that kernels and collectives reach on a device.
+    """Return the fractions of peak performance, and launch seconds, that kernels and collectives reach on a device.
 
-    Values measured for this device override those of its architecture.
+    Values measured for this device override those of its architecture; an unknown model has the architecture `other`.
     """
     return _attained(device.name, tuple(device.shares.items()))
 

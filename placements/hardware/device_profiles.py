@@ -57,9 +57,8 @@ class DeviceProfile:
 class PoolLinks:
     """The links of one pool: inside a domain at the device's `link_bytes_per_s`, else over the network.
 
-    `device` has the memory of the pool's devices, which may be less than the profile's. `domain` is the number of the
-    pool's devices in each domain, the minimum if that is uneven; for a pool inside one domain the size of the domain,
-    and 1 without domains.
+    `device` has the memory of the pool's devices, which may be less than the profile's. `domain` is the minimum number
+    of the pool's devices in a domain; for a pool inside one domain, it is the size of the domain, or 1 without domains.
     """
 
     device: DeviceProfile
@@ -78,7 +77,7 @@ def profile(name: str) -> DeviceProfile:
 
 @cache
 def profiles() -> Mapping[str, DeviceProfile]:
-    """Return every shipped profile of a known model by its name, without aliases; the mapping is read-only."""
+    """Return every shipped profile of a known model by its name, without aliases; cached and read-only."""
     return MappingProxyType({name: profile for name, (profile, _) in _profiles_in(FOLDER).items()})  # cached: read-only
 
 
@@ -95,9 +94,9 @@ def known_devices() -> Mapping[str, Device]:
 def domain_of(node: Machine, device: Device, count: int) -> int:
     """Return how many devices form one NVLink or XGMI domain on this machine; 1 means that none are joined.
 
-    `count` is how many devices of this kind the machine has. If the cluster sets a domain for the machine, that is
-    returned. Else it is the domain in the device's profile, at most `count` unless domains may join machines, as in a
-    rack. All `count` devices of an unknown model form one domain.
+    `count` is how many devices like `device` the machine has. If the cluster sets a domain for the machine, the result
+    is that domain. Otherwise it is the domain in the device's profile, at most `count` unless domains may join
+    machines, as in a rack. All `count` devices of an unknown model form one domain.
     """
     profile = profile_of(device)
     if node.domain is not None or profile.nominal:
@@ -106,10 +105,10 @@ def domain_of(node: Machine, device: Device, count: int) -> int:
 
 
 def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
-    """Return the NVLink domain of each device of these machines, as a number from 0, keyed by (machine, index).
+    """Return the NVLink or XGMI domain of each device of these machines, as a number from 0, keyed by (machine, index).
 
-    Domains are numbered in the order of the machines. A domain has consecutive devices of a machine. One that joins
-    machines, as in a rack, has consecutive machines with the same leaf switch.
+    Domains are numbered in the order of the machines. A domain has consecutive devices of a machine. A domain that
+    joins machines, as in a rack, has consecutive machines with the same leaf switch.
     """
     numbers, machines = dict[object, int](), Counter[object]()
     domain = dict[Place, int]()
@@ -133,8 +132,7 @@ def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
 def network_share(node: Machine, kind: DeviceProfile) -> float | None:
     """Return one device's share of its machine's network bandwidth, in bytes per second; None if it is not known.
 
-    This is the machine's own bandwidth divided by its devices, or, if the cluster sets none, the share in the profile
-    `kind`.
+    Devices have equal shares. If the cluster sets no bandwidth for the machine, the result is the share in `kind`.
     """
     rate = node.network_bytes_per_s
     return kind.network_bytes_per_s if rate is None else rate / len(node.devices)
@@ -169,9 +167,10 @@ class _ProfileFile(Data):
 
 
 def read_profile(path: Path) -> tuple[DeviceProfile, tuple[str, ...]]:
-    """Return the profile and the aliases of one kind of device from its TOML file.
+    """Return the profile and the aliases of one kind of device from its TOML file; the file's name is the model's name.
 
-    Raises ValueError for a file that is not TOML, and for a number that is missing, invalid or without a source.
+    Raises ValueError for a file that is not TOML, and for a number that is missing, invalid or without a source;
+    OSError if the file cannot be read.
     """
     try:
         file = _ProfileFile.model_validate(tomllib.loads(path.read_text("utf-8")))

@@ -37,7 +37,7 @@ class ConstantBounds:
 
 @dataclass(frozen=True)
 class EngineConstants:
-    """Numbers of one engine; a subclass names them, each a float, in SI units."""
+    """Numbers of one engine; the fields of a subclass name them, each a float, in SI units."""
 
     def moved(self, values: Mapping[str, float]) -> Self:
         """Return a copy with the constants in `values` replaced. Raises UnknownNameError for an unknown constant."""
@@ -48,15 +48,15 @@ class EngineConstants:
 
 
 def constant_names(kind: type[EngineConstants]) -> tuple[str, ...]:
-    """Return the names of the constants of a class, in their order."""
+    """Return the names of the constants of a class of constants, in the order of its fields."""
     return tuple(field.name for field in fields(kind))
 
 
 def constants(kind: type[C], engine: str, version: str = "") -> C:
     """Return the constants of an engine version, as an instance of `kind`; `version` "" means the newest.
 
-    Constants that are not fields of `kind` are left out. Raises UnknownNameError for an engine or a version without
-    constants.
+    Constants of the file that are not fields of `kind` are left out. Raises UnknownNameError for an engine or a version
+    without constants, and TypeError if the engine lacks a constant of `kind`.
     """
     values = {name: constant.value for name, constant in bounds(engine, version).items()}
     return kind(**{name: value for name, value in values.items() if name in constant_names(kind)})
@@ -65,8 +65,8 @@ def constants(kind: type[C], engine: str, version: str = "") -> C:
 def bounds(engine: str, version: str = "") -> Mapping[str, ConstantBounds]:
     """Return each constant of an engine version by name, with its value, bounds and source.
 
-    `version` "" means the newest. A version's entry in the file lists only what differs from the previous version.
-    Raises UnknownNameError for an engine or a version without constants.
+    `version` "" means the newest. A version has the constants of all earlier versions, except those that its own entry
+    in the file replaces. Raises UnknownNameError for an engine or a version without constants.
     """
     tables = _tables(engine)
     names = [table["version"] for table in tables]

@@ -31,16 +31,19 @@ class DeviceClass:
 
     @property
     def count(self) -> int:
-        """Return the number of devices of the class."""
+        """Return the number of devices of the class in the whole cluster."""
         return self.node_devices * len(self.nodes)
 
     @property
     def reach(self) -> int:
-        """Return the most devices that a tensor group may have: those of an NVLink domain, else those of a machine."""
+        """Return the maximum size of a tensor-parallel group: the devices of a domain, or else of a machine."""
         return self.domain if self.domain > 1 else self.node_devices
 
     def links(self, devices: int) -> PoolLinks | None:
-        """Return the links of a pool of `devices` such devices; None if it needs a network of unknown speed."""
+        """Return the links of a pool of `devices` such devices; None if the pool needs a network of unknown speed.
+
+        If the pool fills its last domain or machine only in part, the links have the smaller number of devices there.
+        """
         if self.network_bytes_per_s is None and devices > self.node_devices:
             return None
         profile = profile_of(Device(kind=self.kind, memory_bytes=self.memory_bytes, model=self.model))
@@ -58,7 +61,7 @@ class DeviceClass:
 class PoolDemand:
     """A request for a pool of `devices` devices, in which each group of `tensor` consecutive devices is in one domain.
 
-    `model` is the device model; "" allows any. `of` fixes the class of devices, where several classes have that model.
+    `model` is the device model; "" allows any. `of` fixes the class of devices if several classes have that model.
     `synced_with` names the pools with which this one exchanges weights.
     """
 
@@ -71,7 +74,7 @@ class PoolDemand:
 
 
 def classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
-    """Return the classes of equal devices in a cluster, in the order of its machines."""
+    """Return the classes of equal devices in a cluster, in the order of the cluster's machines."""
     return tuple(dict.fromkeys(of for by_device in _classes_of_nodes(cluster) for of in by_device.values()))
 
 
@@ -79,8 +82,7 @@ def sizes(device_class: DeviceClass) -> tuple[int, ...]:
     """Return the pool sizes, in devices, that a search tries for a class of devices, in ascending order.
 
     They are the powers of two smaller than a machine, whole numbers of machines, and all devices. Numbers of machines
-    are powers of two times 1, 3, 5, 9, 15 or 45, so that degrees of parallelism divide them: 49 sizes for 1,280
-    machines.
+    are powers of two times 1, 3, 5, 9, 15 or 45, so that degrees of parallelism divide them (49 numbers up to 1,280).
     """
     machine, machines = device_class.node_devices, len(device_class.nodes)
     parts = {2**i for i in range(machine.bit_length()) if 2**i < machine}
@@ -92,9 +94,9 @@ def sizes(device_class: DeviceClass) -> tuple[int, ...]:
 def realise(cluster: Cluster, demands: Sequence[PoolDemand]) -> tuple[Pool, ...]:
     """Choose the devices of each requested pool, and return the pools in the order of `demands`.
 
-    The choice depends only on the arguments. Whole machines are assigned first, to the largest pools first. A remainder
-    smaller than a machine is taken from the smallest free piece that fits it, in aligned powers of two, so that free
-    devices stay in large pieces. Pools that sync with each other share a leaf switch if one has enough devices. Raises
+    Equal arguments give equal choices. Whole machines are assigned first, and large pools before small ones. A
+    remainder smaller than a machine is taken from the smallest free piece of a machine in which it fits. Pools that
+    sync with each other share a leaf switch if one has enough devices. Each demand must have 1 or more devices. Raises
     ResourceError if a pool does not fit.
     """
     assert all(pool.devices > 0 and pool.tensor > 0 for pool in demands), "a pool has devices"
@@ -133,10 +135,7 @@ def _classes_of_nodes(cluster: Cluster) -> list[dict[Device, DeviceClass]]:
 
 
 def _groups(device_classes: Sequence[DeviceClass], demands: Sequence[PoolDemand]) -> dict[str, int]:
-    """Choose the class of each pool, as its place among those known: the fullest that it fits, those named first.
-
-    Raises ResourceError for a pool that no class has enough devices for.
-    """
+    """Return the index of the class of each pool, those named first: the fullest class in which the pool fits."""
     free = [of.count for of in device_classes]
     groups = dict[str, int]()
     for pool in sorted(demands, key=lambda pool: (pool.of is None, not pool.model, -pool.devices)):
@@ -246,10 +245,7 @@ class _MachineDevices:
 
 
 def _fitting(rooms: Sequence[tuple[int, int, int]], count: int) -> Iterator[tuple[int, int]]:
-    """Yield where to take `count` devices, and how many: of the room that they fit best, or of those with most.
-
-    A room is its rank, its size and its place.
-    """
+    """Yield (place, count): the best fitting of the rooms (rank, size, place), or else the largest ones."""
     best = min((room for room in rooms if room[1] >= count), default=None)
     for _, size, place in [best] if best else sorted(rooms, key=lambda room: (room[0], -room[1], room[2])):
         part = min(size, count)
@@ -275,7 +271,6 @@ def _units(cluster: Cluster) -> list[_MachineDevices]:
 
 
 def _free(units: Iterable[_MachineDevices]) -> Counter[tuple[str, int]]:
-    """Count the free devices of each class on each leaf."""
     free = Counter[tuple[str, int]]()
     for unit in units:
         free[unit.leaf, unit.group] += unit.room(1)
@@ -289,7 +284,6 @@ DeviceIndex = tuple[int, int, int]
 def _placed(
     units: Sequence[_MachineDevices], demands: Sequence[PoolDemand], groups: Mapping[str, int], by_tensor: bool
 ) -> dict[str, list[Place]] | PoolDemand:
-    """Place every pool, or return the first that has no room."""
     homes = _homes(units, demands, groups)
     chosen = {pool.name: list[DeviceIndex]() for pool in demands}
     largest = sorted(demands, key=lambda pool: (-pool.tensor if by_tensor else 0, -pool.devices))
@@ -317,10 +311,7 @@ def _nearest(
     homes: Mapping[str, str],
     chosen: Sequence[DeviceIndex] = (),
 ) -> list[tuple[int, int]]:
-    """Return the units of a pool's class, each as the rank of its leaf and its place.
-
-    The pool's home comes first, then leaves where it has devices, then those with most room.
-    """
+    """Return (rank of leaf, index) for each unit of a pool's class: its home first, then leaves with its devices."""
     group, free, used = groups[pool.name], _free(units), {units[unit].leaf for unit, _, _ in chosen}
     leaves = [leaf for leaf, leaf_group in free if leaf_group == group]
     order = sorted(leaves, key=lambda leaf: (leaf != homes.get(pool.name), leaf not in used, -free[leaf, group]))
@@ -331,10 +322,7 @@ def _nearest(
 def _whole_units(
     units: Sequence[_MachineDevices], ranked: Iterable[tuple[int, int]], pool: PoolDemand
 ) -> list[DeviceIndex]:
-    """Take untouched units that a pool fills, the largest first.
-
-    None where a larger unit has room for all that is missing: there it lies in one.
-    """
+    """Take untouched units that a pool fills, the largest first; none if a larger unit has room for the rest."""
     untouched = [(rank, i) for rank, i in ranked if not any(cell.used for cell in units[i].cells)]
     rooms = sorted((rank, -units[i].room(pool.tensor), i) for rank, i in untouched)
     largest = max((-negative for _, negative, _ in rooms), default=0)

@@ -27,7 +27,8 @@ def answer_text(search: SearchResult, plan: Plan, top: int) -> str:
 def staleness_text(searches: Sequence[SearchResult], chosen: int) -> str:
     """Return a table with a row for each staleness: seconds of a step, devices by use, and the updates between syncs.
 
-    `→` marks the staleness `chosen`, in updates. Differences are from the first search, that of the smallest staleness.
+    `→` marks the staleness `chosen`, in policy updates. The percentages compare seconds with those of the first search.
+    Raises IndexError if `searches` is empty.
     """
     rows = list[list[str]]()
     for search in searches:
@@ -57,7 +58,7 @@ def batch_lines(sizes: BatchSizes) -> list[str]:
 def indented(lines: Sequence[str]) -> Iterator[str]:
     """Yield lines indented by two spaces; the rest of a line that is too long is on new lines, indented by four.
 
-    Lines are broken after commas and have at most 100 columns.
+    Lines are broken after commas, or else between words, and have at most 100 columns unless a word is longer.
     """
     for line in lines:
         first, *rest = broken(line, ", ", COLUMNS - 4)
@@ -97,7 +98,6 @@ def answer_data(search: SearchResult, top: int, notes: Sequence[str]) -> dict[st
 
 
 def _staleness_data(search: SearchResult) -> dict[str, Any]:
-    """Return one staleness as data; devices of a pool that generates and trains count in both numbers."""
     best, devices = search.best, Counter[str]()
     for block, option in best.blocks:
         for use in {search.problem.roles[place].use for place in block}:

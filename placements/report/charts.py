@@ -31,11 +31,11 @@ Point = tuple[float, int]
 
 
 def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Comparison:
-    """Return a chart of strips that compares a plan with each named placement.
+    """Return a chart of strips that compares a plan with each named placement of a search.
 
-    `plan` None means the best plan of the search. If it is another plan of the same problem, the best plan gets a strip
-    too. Placements with the same pools share a strip, and one whose best plan is `plan` is named in that plan's strip.
-    The strip of a placement that does not fit has no parts.
+    `plan` None means the best plan of the search. If `plan` is another plan of the same problem, the best plan gets a
+    strip too. Placements with the same pools share a strip, and placements whose best plan is `plan` are named in its
+    strip, which is first. The strip of a placement that does not fit has no parts.
     """
     chosen = plan or search.best.plan()
     forms = dict[tuple[tuple[str, ...], ...], list[tuple[PlacementVariant, RankedPlan | None]]]()
@@ -66,10 +66,9 @@ def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Compa
 
 
 def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
-    """Return whether a candidate of a search is the same as a plan.
+    """Return whether a candidate of a search equals a plan, apart from names of pools and the choice of machines.
 
-    They are the same if the same roles share pools of the same size, with the same engines, layouts and settings; names
-    of pools and the choice of machines do not count.
+    The same roles must share pools of the same size, with the same engines, layouts and settings.
     """
     return _role_settings(ranked.homes) == _role_settings(homes_of_plan(ranked.problem, plan))
 
@@ -80,7 +79,6 @@ def period_s(plan: Plan) -> float | None:
 
 
 def _role_settings(homes: Sequence[RolePlacement]) -> dict[str, object]:
-    """Return how each role runs and which roles share its pool, whatever pools and machines are called."""
     shared = {home.pool: frozenset(mate.role.name for mate in homes if mate.pool == home.pool) for home in homes}
     return {
         home.role.name: (shared[home.pool], home.group.devices, home.engine, home.layout, home.running)
@@ -120,8 +118,8 @@ def plan_parts(plan: Plan) -> tuple[PoolShare, ...]:
 def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
     """Return a scatter chart of all simulated plans of a search: seconds of a step against peak bytes of a device.
 
-    Ranked plans come first, in the order of the search, then named placements that are not among them. The best plan is
-    marked, and so are those that no other plan equals or beats in both seconds and bytes. If `plan` is another plan,
+    Ranked plans come first, in the order of the search, then named placements that are not among them. Marks show the
+    best plan and those that no other plan equals or beats in both seconds and bytes. If `plan` is not the best plan,
     the caption has the seconds of its step.
     """
     simulated = candidates(search)
@@ -165,7 +163,7 @@ def fullest_bytes(ranked: RankedPlan) -> int:
 
 
 def on_front(point: Point, points: Sequence[Point]) -> bool:
-    """Return whether no different point of `points` is at least as good in both seconds and bytes.
+    """Return whether no different point of `points` is at least as good in both seconds and bytes; lower is better.
 
     >>> [on_front(point, [(1.0, 3), (2.0, 2), (3.0, 2)]) for point in [(1.0, 3), (2.0, 2), (3.0, 2)]]
     [True, True, False]
@@ -176,8 +174,8 @@ def on_front(point: Point, points: Sequence[Point]) -> bool:
 def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan) -> ArrowSizes:
     """Return the bytes of each value that a node reads, by (value, reader), and of each model's trained weights.
 
-    Responses are assumed to have their maximum length. Weights have the precision in which they are sent to the
-    sampling engine.
+    `shapes` has the sizes of models by parameter. Responses are assumed to have their maximum length. Weights have the
+    precision in which they are sent to the sampling engine.
     """
     facts, params = step_facts(graph, shapes, workload, plan), {param.name for param in graph.params}
     values = {(edge.value, edge.reader): {part.name: part.size_bytes for part in edge.parts} for edge in facts.edges}

@@ -31,7 +31,7 @@ ABSENT = "-"
 
 @dataclass(frozen=True)
 class Explanation:
-    """Alternatives to a plan with known seconds, as data and as text."""
+    """Alternatives to a plan with known seconds, as data and as text; `current` is the plan's step."""
 
     problem: PlanningProblem
     plan: Plan
@@ -39,27 +39,33 @@ class Explanation:
 
     @cached_property
     def parts(self) -> Parts:
-        """Return the names of the roles on each pool of the plan."""
+        """Return the names of the roles on each pool of the plan, a tuple per pool; empty pools are left out."""
         return parts_of(self.plan)
 
     def neighbours(self, role: str) -> tuple[str, ...]:
-        """Return the names of all roles on the pool of `role`, including `role`."""
+        """Return the names of all roles on the pool of `role`, including `role`, which must be in the plan."""
         return next(part for part in self.parts if role in part)
 
     def alternatives(self, role: str) -> tuple[AlternativePool, ...]:
-        """Return the best plan with the role on each other pool, then on a pool of its own if it shares one."""
+        """Return the best plan with `role` on each other pool, then on a pool of its own if `role` shares one now.
+
+        An alternative that does not fit has the plan None. `role` must be a role of the plan.
+        """
         return tuple(alternative_pools(self.problem, self.parts, role))
 
     def faster_text(self) -> str:
-        """Return a line about the fastest plan with the same roles on each pool; "" if this plan is as fast."""
+        """Return a line about the fastest plan with the same roles on each pool; "" if it is not 0.05% faster."""
         return fastest_text(self.current, solved(self.problem, PoolOptions(self.problem), self.parts))
 
     def text(self, role: str, pools: Sequence[AlternativePool]) -> str:
-        """Return a table of step times with the role on each of these pools, fastest first."""
+        """Return a table of step times with `role` on each of `pools`, fastest first; infeasible pools come last."""
         return alternatives_text(role, self.neighbours(role), self.current, pools)
 
     def layouts_text(self, role: str) -> str:
-        """Return a table of the role's possible layouts on its pool, with their seconds and bytes, fastest first."""
+        """Return a table of the role's possible layouts on its pool, with their seconds and bytes, fastest first.
+
+        `role` must be a role of the plan.
+        """
         home = next(placed for placed in self.plan.placed if placed.role == role)
         pool = next(pool for pool in self.plan.pools if pool.name == home.pool)
         return layouts_text(role, alternative_layouts(self.problem, self.plan, role), len(pool.devices))
@@ -77,8 +83,8 @@ def explain(problem: PlanningProblem, plan: Plan) -> Explanation:
 def alternatives_text(role: str, home: Sequence[str], current: TimedPlan, moved: Sequence[AlternativePool]) -> str:
     """Return a table of step times with `role` on other pools, fastest first; pools that do not fit come last.
 
-    `home` are the names of the roles on its current pool, `current` is the plan to compare with, and `moved` are the
-    other pools. A step within 5% of the current one is called a tie.
+    `home` has the names of the roles on the current pool of `role`, `current` is the plan to compare with, and `moved`
+    has the other pools. A step within 5% of the current one is called a tie; a slower one has the reason.
     """
     mates = [name for name in home if name != role]
     where = f"shares a pool with {', '.join(mates)}" if mates else "has a pool of its own"
@@ -102,7 +108,7 @@ def alternatives_text(role: str, home: Sequence[str], current: TimedPlan, moved:
 def fastest_text(current: TimedPlan, best: TimedPlan | None) -> str:
     """Return a line that compares a plan with `best`, the fastest plan with the same roles on each pool.
 
-    Returns "" if `best` is None, or is faster by less than 0.05%.
+    Returns "" if `best` is None, or is not faster by at least 0.05%.
     """
     if best is None or best.step_s > current.step_s * (1 - 5e-4):
         return ""
@@ -113,7 +119,7 @@ def fastest_text(current: TimedPlan, best: TimedPlan | None) -> str:
 def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) -> str:
     """Return a table of layouts for a role on its pool of `devices` devices, with seconds, peak bytes and settings.
 
-    `→` marks the layout of the plan.
+    Rows are in the order of `layouts`; `→` marks the current layout.
     """
     rows = [
         [
@@ -130,10 +136,9 @@ def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) 
 
 
 def plans_text(named: Sequence[tuple[str, Plan]], columns: int = COLUMNS) -> str:
-    """Return a table with one column for each plan: seconds of a step by task, and the fullest device.
+    """Return a table with one column for each plan: seconds of a step by task, cost if known, and the fullest device.
 
-    `named` has plans with their names for the head. If the table is wider than `columns`, plans are listed one below
-    the other.
+    `named` has (name, plan) pairs. If the table is wider than `columns`, plans are listed one below the other.
     """
     wide = table([["", *(name for name, _ in named)], *_rows([plan for _, plan in named])])
     if max(map(len, wide)) - 2 <= columns:
@@ -164,10 +169,10 @@ def _rows(plans: Sequence[Plan]) -> Iterator[list[str]]:
 
 
 def cost_per_step(plan: Plan) -> float | None:
-    """Return the cost of one step of a plan, in the currency of the machines' prices.
+    """Return the cost of one step of a plan, in the currency of the machines' prices; None if it is not known.
 
-    The price of a machine is divided equally among its devices. Returns None if a price or the seconds of the step are
-    not known.
+    The price of a machine is divided equally among its devices. The cost is unknown if a machine has no price or the
+    seconds of the step are not known. Raises KeyError if the cluster lacks a machine of the plan.
     """
     if plan.step is None or plan.step.period_s is None:
         return None

@@ -27,7 +27,7 @@ class PublishedError:
 
     All errors are shares of the measured figure. `median` is the median absolute error; `low` and `high` are the 10th
     and 90th percentile of the signed error. `rows` counts the published figures, which cover `models` models and
-    `devices` kinds of device. `noun` says what one row is, such as a step, and `of` describes the rows.
+    `devices` kinds of device. `noun` is the plural of what a row measures, such as steps, and `of` describes the rows.
     """
 
     rows: int
@@ -50,16 +50,16 @@ class PublishedError:
 
 @cache
 def published_errors() -> Mapping[str, PublishedError]:
-    """Return the shipped errors by kind of forecast: `step`, `generate`, `update`, `sync` and `memory`."""
+    """Return the shipped errors by kind of forecast: `step`, `generate`, `update`, `sync` and `memory`; cached."""
     tables = tomllib.loads(FILE.read_text("utf-8"))
     return {name: PublishedError(**table) for name, table in tables.items() if isinstance(table, dict)}
 
 
 def error_lines(plan: Plan) -> Iterator[str]:
-    """Yield lines of at most 80 columns with the known errors of a plan's forecast seconds and bytes.
+    """Yield lines of at most 80 columns with the published errors of a plan's forecast seconds and bytes.
 
-    If any device is a CPU or of an unknown model, for which nothing is published, yields one line that says so. Yields
-    nothing for a plan on GPUs of known models without a forecast.
+    If the plan has no devices, or any device is a CPU or of an unknown model, the only line says that the error is not
+    known. A plan without forecast seconds gets the error of its memory, and one without any forecast no lines.
     """
     if not has_published_rows(plan):
         yield UNKNOWN
@@ -80,15 +80,15 @@ def error_lines(plan: Plan) -> Iterator[str]:
 def step_error(plan: Plan) -> str:
     """Return the error of a plan's forecast seconds as text, such as `± 20%, from 100 published steps`.
 
-    Returns "" if no published figures are of such devices, or if a calibration scales the seconds, since published
-    errors are of forecasts without calibration.
+    Returns "" if `has_published_rows` is False for the plan, or if a calibration scales the seconds, because published
+    errors are those of forecasts without a calibration.
     """
     scaled = plan.assumed is not None and plan.assumed.calibration is not None
     return str(published_errors()["step"]) if has_published_rows(plan) and not scaled else ""
 
 
 def has_published_rows(plan: Plan) -> bool:
-    """Return whether a plan's devices are of the kind that published figures are about: all are GPUs of known models.
+    """Return whether published figures exist for devices like those of a plan: all must be GPUs of known models.
 
     The result is False for a plan without devices.
     """

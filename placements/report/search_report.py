@@ -56,7 +56,10 @@ class ObjectiveMeasure:
 
 
 def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
-    """Return the report of a search as text; `plan` is its best plan, and at most `top` plans are listed."""
+    """Return the report of a search as text; `plan` is its best plan, and at most `top` ranked plans are listed.
+
+    It has the seconds, bytes and devices of the best plan, how far the search is proven, and the named placements.
+    """
     measure, roles = MEASURES[search.objective], relied_on(search.problem, plan)
     texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
     logits = f"logits are chunked by a fused loss: whole logits do not fit, {texts}"
@@ -79,14 +82,17 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
 
 
 def pool_lines(plan: Plan) -> Iterator[str]:
-    """Yield for each pool of a plan a line with its number of devices, then a line for each of its roles."""
+    """Yield for each pool of a plan a line with its number of devices, then lines with the pool's roles."""
     for pool in plan.pools:
         yield f"{pool.name}: {len(pool.devices)} devices"
         yield from _role_lines(plan, pool.name)
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """Yield the lines of one plan: each pool with its roles and peak memory, and the seconds of a step by task."""
+    """Yield the lines of one plan: each pool with its roles and peak memory, and the seconds of a step by task.
+
+    Raises KeyError if a pool has no forecast of memory. A plan without a forecast step has no lines about seconds.
+    """
     yield from _pools(plan)
     yield from _seconds(plan.step)
     if plan.step is not None:
@@ -208,8 +214,8 @@ def bar(seconds: float | None, longest: float) -> str:
 def show_seconds_by_part(task: TimedTask) -> str:
     """Return the seconds of a task's largest parts as text, then the sum of the other parts as `rest`.
 
-    At most four parts are listed: those with unknown seconds first, and none below a twentieth of the task's seconds. A
-    `rest` below a twentieth is left out too. Returns "" for a task with fewer than two parts.
+    At most four parts are listed: those with unknown seconds first, then the longest. Parts, and a `rest`, below a
+    twentieth of the task's seconds are left out. Returns "" for a task with fewer than two parts.
 
     >>> show_seconds_by_part(TimedTask(name="a", kind="update", parts={"matmul": 9.0, "memory": 0.4, "data": 0.6}))
     'matmul 9 s · data 600 ms'
@@ -229,9 +235,10 @@ def show_seconds_by_part(task: TimedTask) -> str:
 
 
 def relied_on(problem: PlanningProblem, plan: Plan) -> Mapping[str, int]:
-    """Return, by role name, the bytes per device that chunked logits save, for roles that would not fit without them.
+    """Return by role the peak bytes per device that chunked logits save, for roles that would not fit without them.
 
-    Roles that only sample are left out. The result is empty for CPU devices.
+    Roles that only sample are left out. The result is empty for CPU devices. Raises ResourceError if the problem's
+    cluster has no devices for a pool of the plan.
     """
     if problem.kind != "gpu":
         return {}
@@ -263,7 +270,6 @@ MEASURES: Mapping[Objective, ObjectiveMeasure] = {
 
 
 def _ranked(search: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterator[str]:
-    """Yield the best plans as they were simulated, and how they fare where seconds are off if that was asked for."""
     yield f"the best {min(top, len(search.ranked))} of {len(search.ranked)} plans that were simulated"
     rows = list[list[str]]()
     for number, ranked in enumerate(search.ranked[:top], 1):
@@ -335,7 +341,7 @@ def _named(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
 def by_name(search: SearchResult) -> list[tuple[PlacementVariant, RankedPlan | None]]:
     """Return the named placements of a search with their best plans, None if none fits, in the order of the search.
 
-    `hybrid:verl` comes first if another placement has the same pools, so that reports name that one.
+    `hybrid:verl` comes first if another placement has the same pools, so that reports use its name for all of these.
     """
     parts = {variant.name: sorted_parts(search, variant) for variant, _ in search.named}
     counts = Counter(parts.values())
@@ -343,15 +349,15 @@ def by_name(search: SearchResult) -> list[tuple[PlacementVariant, RankedPlan | N
 
 
 def sorted_parts(search: SearchResult, variant: PlacementVariant) -> tuple[tuple[str, ...], ...]:
-    """Return the roles of each pool of a named placement, sorted, so that placements with the same pools are equal."""
+    """Return the role names of each pool of a named placement, with pools sorted so that equal pools compare equal."""
     return tuple(sorted(variant.parts_of(search.problem.graph)))
 
 
 def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
-    """Return a text that compares a plan with the best plan of the search, and says why it takes more.
+    """Return a text that compares a plan with the best plan of the search, and says why the plan takes more.
 
-    `measure` is what is compared, such as the seconds of a step. If the plan takes less, the text says why it is not
-    the best: your request excludes it, or it loses more if costs differ from the forecast.
+    `measure` is what is compared, such as the seconds of a step; a difference of up to 5% is a tie. If the plan takes
+    less, the text says why it is not the best: your request excludes it, or it loses more if costs differ.
     """
     excess = _more(ranked, search.best, measure)
     if excess <= 0:
@@ -367,9 +373,9 @@ def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure)
 def why_slower(slow: TimedPlan, fast: TimedPlan) -> str:
     """Return a text that says why the step of `slow` is longer than that of `fast`.
 
-    It names tasks that take longer and tasks that no longer overlap others: at most three of each, and only those that
-    account for at least a tenth of the difference. If there are none, it says that pools wait, or that there is one
-    pool.
+    The text names tasks that take longer and tasks that no longer overlap others: at most three of each, and only those
+    that account for at least a tenth of the difference and a millisecond. If there are none, the text says that pools
+    wait for each other, or that there is only one pool.
     """
     slow_s, fast_s = (
         {task.name: task.seconds for task in plan.step.tasks if task.seconds is not None} for plan in (slow, fast)
@@ -391,7 +397,11 @@ def why_slower(slow: TimedPlan, fast: TimedPlan) -> str:
 
 
 def what_if_text(search: SearchResult) -> str:
-    """Return a table of what-ifs: the objective of the best plan after each change, the difference, and its pools."""
+    """Return a table of a search's what-ifs: seconds of a step of the best plan after each change, and its pools.
+
+    If the objective is cost, the cost of a step is listed too. A percentage compares the objective with that of the
+    best plan of `search`. A change with which no plan fits has the text "does not fit".
+    """
     measure = MEASURES[search.objective]
     blank = [""] * (2 if measure.unit == "currency" else 1)
     rows = list[list[str]]()

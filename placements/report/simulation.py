@@ -21,7 +21,11 @@ DRAWN_SHARE = 1e-3  # of a step: a shorter run is not drawn
 
 
 def simulate(step: StepForecast, steps: int) -> Simulation:
-    """Return the simulation of the first `steps` steps of a plan; all seconds of the forecast `step` must be known."""
+    """Return the simulation of the first `steps` steps (1 or more) of a plan from the forecast of its step.
+
+    Raises ValueError if the seconds of a task are unknown, negative or infinite, if `steps` is below 1, or if tasks of
+    a step wait for each other in a cycle; PlanError or UnknownNameError for duplicate tasks and waits of unknown tasks.
+    """
     return Simulation(timeline_of(schedule_of(step.tasks, step.waits), steps=steps))
 
 
@@ -56,8 +60,8 @@ class Simulation:
         """Return a text with a lane to scale for each pool, at most `columns` wide, and why each pool is idle.
 
         `│` marks the end of a run and dots mark idle time. A label is cut to the width of its run. A run shorter than
-        one column takes one column while there is space; a run shorter than a thousandth of a step is not drawn. If
-        there are too many steps to draw, only the reasons for idle time are listed. The host's lane is last.
+        one column takes one while there is space; a run shorter than a thousandth of a step is not drawn. Reasons for
+        less than a thousandth of the time are left out, and lanes if there are too many steps. The host's lane is last.
         """
         timeline, margin = self.timeline, max(map(len, self._pools), default=0)
         width = max(columns - margin - 1, 10)
@@ -102,11 +106,12 @@ class Simulation:
     # ---------------------------------------------------------------------------------------- a trace
 
     def trace(self, name: str) -> dict[str, Any]:
-        """Return a Chrome trace (for Perfetto or chrome://tracing) with one process called `name`.
+        """Return a Chrome trace (for Perfetto or chrome://tracing) with one process called `name`; times are in µs.
 
         Each pool has a lane, and tasks without a pool share a separate lane. Each idle span is an event of the category
-        `bubble`, named by what its pool waits for. Source: Trace Event Format, Google, 2016: complete events (`X`) and
-        metadata (`M`), times in microseconds.
+        `bubble`, named by what its pool waits for.
+
+        Source: Trace Event Format, Google, 2016: complete events (`X`) and metadata (`M`), times in microseconds.
         """
         schedule = self.timeline.schedule
         used = {pool for task in schedule.tasks for pool in task.pools or ("",)}
@@ -134,10 +139,10 @@ class Simulation:
     # ---------------------------------------------------------------------------------------- a chart
 
     def chart(self, title: str, *, first_step: int = 0) -> Lanes:
-        """Return a chart with a lane for each pool, the host's last; tasks without a pool are left out.
+        """Return a timeline with a lane for each pool, the host's last; tasks without a pool are left out.
 
-        The bars of a lane cover the time from 0 to the end in order; a task of zero seconds has no bar. `first_step` is
-        the number of the first simulated step.
+        The bars of a lane are sorted by start; a task of zero seconds has none, and idle bars have the reason.
+        `first_step` is the number of the first simulated step. `about` has the busy shares and the longest idle time.
         """
         lanes = list[Lane]()
         for pool in self._pools:

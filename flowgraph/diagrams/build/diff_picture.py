@@ -46,10 +46,10 @@ class _Keyed:
 
 
 def diff_picture(old: Picture, new: Picture) -> Picture:
-    """Return a picture of the differences between two pictures; each thing in it has a status, such as added.
+    """Return one picture of all things in two pictures, each with a status: same, added, removed or changed.
 
     Things are in the order of the new picture, and removed things come last. A changed box has its old text as its last
-    line; the label of a changed frame or arrow ends with the old one.
+    line; the label of a changed frame or arrow ends with the old one. `about` counts the differences.
 
     >>> eight, update = Box("a", ("draw", "n=8"), "generate"), Box("b", ("learn",), "update")
     >>> four = replace(eight, label=("draw", "n=4"))
@@ -87,9 +87,9 @@ def diff_picture(old: Picture, new: Picture) -> Picture:
 
 
 def frame_name(frame: Frame) -> str:
-    """Return the name by which a frame is recognized in two pictures.
+    """Return the part of a frame's label by which `diff_picture` recognizes the frame in another picture.
 
-    It is the label without the devices of a pool, or without the layout of a copy of weights.
+    A pool's devices and the layout of a copy of weights are left out, because they may change.
 
     >>> frame_name(Frame("f0", "pool0: 8 of node-1", kind="pool"))
     'pool0'
@@ -104,7 +104,6 @@ def frame_name(frame: Frame) -> str:
 def _matched(
     before: Mapping[Key, Thing], after: Mapping[Key, Thing]
 ) -> Iterator[tuple[Key, Thing, Thing | None, Status]]:
-    """Yield each thing with its status, and with its old form if it changed."""
     for key, new in after.items():
         old = before.get(key)
         if old is None:
@@ -119,9 +118,7 @@ def _matched(
 
 
 def _was(old: Box, new: Box) -> str:
-    """Return what a box no longer says and the settings that it did not have; else its old kind.
-
-    Settings are compared by their names.
+    """Return what a box no longer says, and the settings (by name) that it did not have; if neither, its old kind.
 
     >>> _was(Box("a", ("loss", "eps=0.2"), "host"), Box("b", ("loss", "eps=0.3, dual=3"), "host"))
     'eps=0.2, without dual'

@@ -17,10 +17,10 @@ CARRY_LABEL = "next step"
 
 
 def flow_picture(graph: Graph) -> Picture:
-    """Return the picture of a flow's graph, whose nodes must have names (`compile_graph(flow.graph())`).
+    """Return the picture of a flow's graph: its parameters, nodes and results as boxes, and its losses as frames.
 
-    Boxes are in the order of the flow, and each loss is a frame. Arrows of weights into a loss come from the weights
-    that its node updates, not from the loss's own parameter.
+    The nodes must have names (`compile_graph(flow.graph())`). Boxes are in the order of the flow. Arrows of weights
+    into a loss start at the weights that its node updates. State for the next step has an arrow to its parameter.
     """
     losses = [(node, region) for node in graph.nodes for _, region in node.regions]
     ids: dict[object, str] = {source: f"n{place}" for place, source in enumerate([*graph.params, *graph.all_nodes])}
@@ -82,9 +82,9 @@ def loss_text(region: Region) -> str:
 
 
 def edge_arrow(source: str, target: str, edge: Edge) -> Arrow:
-    """Return the arrow of a graph edge from box `source` to box `target`, labelled with the type of the value.
+    """Return the arrow for a graph edge from box id `source` to box id `target`, labelled with the type of the value.
 
-    For weights that may lag (`stale`), the label also has the maximum lag in updates.
+    If the edge carries weights that may lag, the label also has the maximum lag in updates.
     """
     if edge.at_most:
         lag = f"≤ {edge.at_most} {'update' if edge.at_most == 1 else 'updates'} late"
@@ -94,7 +94,9 @@ def edge_arrow(source: str, target: str, edge: Edge) -> Arrow:
 
 
 def merge_arrows(arrows: Sequence[Arrow]) -> tuple[Arrow, ...]:
-    """Return arrows with those of one style between the same two boxes merged into one, which has each label once.
+    """Return the arrows with all of the same style and status from one box to another merged into one.
+
+    A merged arrow has each label once, separated by commas. Arrows stay in the order in which they first appear.
 
     >>> [arrow.label for arrow in merge_arrows([Arrow("n0", "n1", label) for label in ("Mask", "LogProbs", "Mask")])]
     ['Mask, LogProbs']
@@ -106,7 +108,6 @@ def merge_arrows(arrows: Sequence[Arrow]) -> tuple[Arrow, ...]:
 
 
 def _about(graph: Graph) -> Iterator[str]:
-    """Yield what a flow reads, its nodes by kind, its losses, and what is carried to the next step."""
     params = listed([param.name for param in graph.params])
     yield f"A step of {graph.name} reads {params or 'nothing'}."
     kinds = [f"{count} {kind}" for kind, count in Counter(node.op.kind for node in graph.nodes).items()]
@@ -118,7 +119,7 @@ def _about(graph: Graph) -> Iterator[str]:
 
 
 def node_about(node: Node) -> str:
-    """Return the tooltip of a node: its kind, purpose, settings, inputs, losses, results, and source line."""
+    """Return the tooltip of a node: its kind, purpose, settings, inputs, losses, result types and source line."""
     sentences = [f"{node.name or node.op.name} is a node of kind {node.op.kind}, {node.op.module}.{node.op.name}."]
     sentences += [node.op.about] if node.op.about else []
     settings = [f"{name}={value}" for name, value in shown_settings(node.settings)]
@@ -131,12 +132,12 @@ def node_about(node: Node) -> str:
 
 
 def param_about(param: Param) -> str:
-    """Return the sentences of a parameter's tooltip: what it is a parameter of, its type, and its source line."""
+    """Return the tooltip of a parameter: the flow or loss that it belongs to, its type and its source line."""
     return f"{param.name} is a parameter of {param.owner}, of type {type_name(param.type)}. Written at {param.at}."
 
 
 def result_about(edge: Edge) -> str:
-    """Return the tooltip of a flow's result: a sentence with its type, and the node or parameter that it comes from."""
+    """Return the tooltip of a flow's result: its type and, if known, the node or parameter that it comes from."""
     source = edge.source
     name = source.name or source.op.name if isinstance(source, Node) else getattr(source, "name", "")
     return f"A result of the flow, of type {type_name(edge.type)}{f', from {name}' if name else ''}."

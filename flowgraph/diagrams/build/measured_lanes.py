@@ -16,10 +16,11 @@ StepTask = tuple[int, MeasuredTask]  # the number of its step in the run, and th
 
 
 def measured_lanes(steps: Sequence[MeasuredStep]) -> tuple[Lane, ...]:
-    """Return a lane of measured tasks for each pool, in seconds from the start of the first task; the host is last.
+    """Return a lane of measured tasks for each pool, sorted by name with the host last; empty without tasks.
 
-    A lane shows the rank of the pool that was busy longest. Steps keep their numbers in the run. If two tasks overlap
-    on that rank, the later one is drawn from the end of the earlier one.
+    Times are seconds from the start of the first task. A lane shows the rank of the pool that was busy longest, the
+    lowest of equally busy ones, and gaps as idle bars. Steps keep their numbers in the run. If two tasks overlap on
+    that rank, the later one is drawn from the end of the earlier one, and is left out if it ends no later.
     """
     tasks = [(step.step, task) for step in steps for task in step.tasks]
     start_s = min((task.begin_s for _, task in tasks), default=0.0)
@@ -31,8 +32,8 @@ def measured_lanes(steps: Sequence[MeasuredStep]) -> tuple[Lane, ...]:
 def lanes_beside(forecast: Lanes, measured: Sequence[Lane]) -> Lanes:
     """Return the timeline of a forecast with each pool's measured lane below its forecast lane.
 
-    Pools without a forecast come after the others, and the host is last. The timeline ends with the longer of both, and
-    `about` gets a sentence with the measured seconds.
+    Pools without a forecast come after the others, and the host is last. The timeline ends with the longer of both.
+    `about` gets a sentence with the measured seconds, or one that says that nothing was measured.
 
     >>> lanes = Lanes("", (Lane("a", "a", ()), Lane("host", "host", ())), 0.0)
     >>> both = lanes_beside(lanes, [Lane("host", "host", (), True), Lane("a", "a", (), True)])
@@ -50,7 +51,6 @@ def lanes_beside(forecast: Lanes, measured: Sequence[Lane]) -> Lanes:
 
 
 def _bars(tasks: Sequence[StepTask], pool: str, start_s: float, end_s: float) -> Iterator[Bar]:
-    """Yield the bars of a pool's busiest rank, one after another from 0 to the end."""
     busy_s = defaultdict[int, float](float)
     for _, task in tasks:
         if task.pool == pool:

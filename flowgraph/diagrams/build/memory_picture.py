@@ -17,11 +17,11 @@ Key = tuple[str, str, str]  # pool, phase, role
 def memory_picture(
     plan: Plan, measured: Sequence[PoolForecast] = (), *, fills: Mapping[DeviceKind, float]
 ) -> MemoryChart:
-    """Return the memory chart of a plan's forecast, with phases in the order of the step.
+    """Return the memory chart of a plan's forecast: a column of phases, in the order of the step, for each pool.
 
-    Pools without a forecast are left out. `measured` has the peaks of measured steps; the highest ones are shown.
-    `fills` is the share of a device's memory that a plan may fill, by kind of device. The capacity of a pool is that of
-    its smallest device.
+    Pools without a forecast are left out, and the capacity of a pool is that of its smallest device. `measured` has
+    memory peaks of measured steps; the highest of each phase and role is shown. `fills` is the fraction of a device's
+    memory that a plan may fill, by kind of device. Raises KeyError if `fills` lacks the kind of a pool's first device.
     """
     peaks_bytes, pools = highest_peaks(measured), {pool.name: pool for pool in plan.pools}
     stores = [
@@ -34,7 +34,7 @@ def memory_picture(
 
 
 def highest_peaks(forecasts: Iterable[PoolForecast]) -> dict[Key, int]:
-    """Return the highest peak in bytes among some forecasts, or measurements, by (pool, phase, role)."""
+    """Return the highest memory peak in bytes by (pool, phase, role), among forecasts or measurements of pools."""
     peaks_bytes = dict[Key, int]()
     for forecast in forecasts:
         for peak in forecast.peaks:
@@ -63,7 +63,7 @@ def _store(
 def bytes_by_role(peak: PhasePeak) -> tuple[tuple[str, int], ...]:
     """Return (role, bytes) for each role that holds memory at a peak.
 
-    If the bytes of roles are unknown or do not add up to the peak, the role of the peak gets all bytes.
+    If the bytes of roles are unknown or do not add up to the peak, the role that the peak names has all bytes.
 
     >>> bytes_by_role(PhasePeak(phase="update", role="m.train", memory_bytes=8))
     (('m.train', 8),)
@@ -73,7 +73,6 @@ def bytes_by_role(peak: PhasePeak) -> tuple[tuple[str, int], ...]:
 
 
 def _about(store: MemoryColumn) -> str:
-    """Return the highest phase of a pool, by how much it fits, and which phases took more than forecast."""
     peak = max(store.phases, key=lambda phase: phase.size_bytes, default=None)
     if peak is None:
         return f"Nothing runs on {store.pool}."

@@ -33,10 +33,10 @@ Moved = tuple[str, str]  # a value, by its name, and the place that it is transf
 def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: bool = False) -> Picture:
     """Return the picture of a program: pools, the copies of weights in them, their nodes, transfers and weight syncs.
 
-    A version of weights is a box in each home that has it. A loss is a line of the node that runs it, and that node
-    reads the loss's inputs. A transferred value is one box in each place that it goes to, however many nodes read it
-    there. `sizes` has the bytes of transfers and syncs. In a pool on more than 4 machines, those that are alike share a
-    box, unless `unfold` is set.
+    A version of weights is a box in each home that has it. A loss is a line in the box of the node that runs it, and
+    arrows of the loss's inputs end at that box. A transferred value is one box in each place that it goes to, however
+    many nodes read it there. `sizes` has the bytes of transfers and syncs; without it they are not shown. In a pool on
+    more than 4 machines, machines with equal devices share a box, unless `unfold` is set.
     """
     drawing = _PlanDrawing(program, sizes or ArrowSizes())
     arrows = merge_arrows([*drawing.syncs(), *drawing.transfers(), *drawing.reads(), *drawing.carries()])
@@ -76,7 +76,7 @@ class _PlanDrawing:
             self.types |= {name: type_name(kind) for name, kind in typed_results(node)}
 
     def frames(self) -> Iterator[Frame]:
-        """Yield each pool that is used with the homes on it, and the host."""
+        """Yield the frame of each pool that has homes, followed by those of the homes; the host's frame is last."""
         for pool in self.program.plan.pools:
             homes = [home for home in self.homes if home.pool == pool.name]
             if homes:
@@ -118,7 +118,6 @@ class _PlanDrawing:
                 yield from device_boxes(pool, self.program.plan.cluster, self.frame_ids[pool], ids, unfold=unfold)
 
     def placed_roles(self, home: Home) -> list[PlacedRole]:
-        """Return the roles that a home serves."""
         return [
             placed
             for placed in self.program.plan.placed
@@ -128,7 +127,7 @@ class _PlanDrawing:
         ]
 
     def weights_about(self, name: str, home: Home) -> Iterator[str]:
-        """Yield where a version of weights is, how it got there, which roles read it, and their memory."""
+        """Yield sentences on a version of weights: its home, how it got there, the roles that read it, their memory."""
         yield f"Weights {name} on {home.pool}, engine {home.engine}, {layout_text(home.layout)}."
         if str(home.running):
             yield f"Running: {home.running}."
@@ -150,7 +149,7 @@ class _PlanDrawing:
                 yield Arrow(source, target, f"sync {task.value}{size}{lag}", ArrowStyle.SYNC)
 
     def transfers(self) -> Iterator[Arrow]:
-        """Yield each value on its way to a place, with the bytes of all parts that are read there."""
+        """Yield an arrow for each transferred value, labelled with its type and the bytes that are sent."""
         readers = defaultdict[Moved, list[str]](list)
         for node, run in self.nodes:
             for edge in node.edges():
@@ -179,11 +178,11 @@ class _PlanDrawing:
                 yield Arrow(self.ids[source], target, CARRY_LABEL, ArrowStyle.CARRY)
 
     def source_id(self, value: str, place: str | Home) -> str:
-        """Return the id of a value's box in a place or home if it was brought there, or of the node that made it."""
+        """Return the id of a value's box at a place: its copy there, or else the node or parameter that makes it."""
         return self.ids.get((value, place)) or self.makers[value]
 
     def about(self) -> Iterator[str]:
-        """Yield the roles of each pool and the nodes of the host, and how much goes from place to place."""
+        """Yield sentences: the roles of each pool, the host's nodes, and the numbers of transfers and syncs."""
         plan, tasks = self.program.plan, self.program.tasks
         for pool in plan.pools:
             roles = [placed.role for placed in plan.placed if placed.pool == pool.name]

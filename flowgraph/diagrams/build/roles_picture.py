@@ -19,7 +19,7 @@ NODES_IN_FULL = 3  # and a pool on more machines than these by how many machines
 def roles_picture(plan: Plan, *, unfold: bool = False) -> Picture:
     """Return the picture of a plan without its flow: its pools as frames, with their devices and the roles on them.
 
-    `unfold` shows each machine of a pool on more than 4 machines; otherwise machines that are alike share a box.
+    If a pool is on more than 4 machines, machines with equal devices share a box, unless `unfold` is set.
     """
     frames = {
         pool.name: Frame(f"f{place}", f"{pool.name}: {devices_text(pool)}", None, "pool", pool.name)
@@ -40,7 +40,7 @@ def roles_picture(plan: Plan, *, unfold: bool = False) -> Picture:
 
 
 def devices_text(pool: Pool) -> str:
-    """Return the devices of a pool as text.
+    """Return the devices of a pool as text, in the pool's order.
 
     Up to 4 devices are listed one by one; more are counted on each machine, and on more than 3 machines only in total.
 
@@ -60,10 +60,10 @@ def devices_text(pool: Pool) -> str:
 def device_boxes(
     pool: Pool, cluster: Cluster, inside: str, ids: Iterator[str], *, unfold: bool = False
 ) -> Iterator[Box]:
-    """Yield the boxes of a pool's devices, one for each machine, with ids from `ids`.
+    """Yield the boxes of a pool's devices, one for each machine; `ids` supplies their ids.
 
-    `inside` is the id of their frame. If a pool is on more than 4 machines, those of the same kind and with the same
-    devices in the pool share a box, unless `unfold` is set.
+    `inside` is the id of the frame around the boxes. If a pool is on more than 4 machines, those of the same kind and
+    with the same device indices in the pool share a box, unless `unfold` is set.
     """
     machines = {machine.name: machine for machine in cluster.nodes}
     indices = defaultdict[str, list[int]](list)
@@ -100,7 +100,7 @@ def machine_text(machine: Machine | None) -> str:
 
 
 def places_text(places: Sequence[int]) -> str:
-    """Return device indices as text, with consecutive indices as a range.
+    """Return the indices of devices on a machine as text, in ascending order, with consecutive indices as a range.
 
     >>> places_text([0, 1, 2, 3, 6]), places_text([5])
     ('devices 0–3, 6', 'device 5')

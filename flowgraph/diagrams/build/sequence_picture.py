@@ -17,8 +17,9 @@ DRIVER = "a0"
 def sequence_picture(program: Program) -> SequenceDiagram:
     """Return the sequence diagram of one step of a program, with messages in the program's order.
 
-    The driver calls copies of models and gets references; values go directly from place to place. The driver also runs
-    the nodes of the host. Consecutive values between the same two places share a message.
+    The actors are the driver, which also runs the host's nodes, and each copy of a model. The driver calls copies and
+    gets references; values go directly from place to place. Values that are transferred one after another between the
+    same two actors share a message. The last messages show what each actor keeps for the next step.
     """
     order = {pool.name: place for place, pool in enumerate(program.plan.pools)}
     homes = dict.fromkeys([*program.homes, *(home for _, home in program.origins)])
@@ -80,7 +81,7 @@ class _ProgramMessages:
         return DRIVER
 
     def carries(self) -> Iterator[Message]:
-        """Yield what each actor keeps for the next step."""
+        """Yield a message of each actor to itself, with the state that the actor keeps for the next step."""
         origins, names = dict(self.program.origins), defaultdict[str, list[str]](list)
         for name in self.program.graph.carries():
             names[self.ids[origins[name]] if name in origins else DRIVER].append(name)

@@ -12,19 +12,20 @@ Parts = Mapping[str, int | None]
 
 @dataclass(frozen=True)
 class ArrowSizes:
-    """Bytes of values by (value, node that reads it) and part, and bytes of weights by parameter.
+    """How many bytes travel on the arrows of a plan's picture; missing values and parts of size None are unknown.
 
-    A part of unknown size is None, and a missing value is unknown. Results of a flow are read by `return`.
+    `values` maps (value, name of the node that reads it) to the bytes of each part that the node reads; the reader of a
+    flow's results is called `return`. `weights` maps parameters to bytes.
     """
 
     values: Mapping[tuple[str, str], Parts] = field(default_factory=dict[tuple[str, str], Parts])
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def brought(self, value: str, readers: Iterable[str]) -> str:
-        """Return as text how many bytes of a value are sent to one place for all `readers`, each part counted once.
+        """Return the bytes of a value that are sent to one place, as text after a space; "" if none are known.
 
-        `readers` are the nodes there that read it. `≥` marks a lower bound, where the size of a part is unknown.
-        Returns "" if nothing is known.
+        `readers` are the names of the nodes at this place that read the value; a part that several nodes read is
+        counted once. `≥` marks a lower bound: the size of some part is unknown.
 
         >>> sizes = ArrowSizes({("r", "a"): {"tokens": 2048, "text": None}, ("r", "b"): {"tokens": 2048, "mask": 1024}})
         >>> sizes.brought("r", "b"), sizes.brought("r", "ab"), sizes.brought("r", "bc"), sizes.brought("r", "c")

@@ -53,7 +53,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Phase:
-    """The memory of a device in one phase of a step: bytes by role or by part, and the measured peak if known.
+    """The memory of a device in one phase of a step: (role or part, bytes) in `held`, and the measured peak if known.
 
     In a `transition` between two phases, a role wakes while the weights of another are still on the device.
     """
@@ -65,13 +65,13 @@ class Phase:
 
     @property
     def size_bytes(self) -> int:
-        """Return the sum of all parts, in bytes."""
+        """Return the forecast bytes that all roles or parts hold together in this phase."""
         return sum(size for _, size in self.held)
 
 
 @dataclass(frozen=True)
 class MemoryColumn:
-    """The memory of each device of one pool in each phase; a plan may fill `room_bytes` of `capacity_bytes`."""
+    """The memory of each device of a pool, by phase; of `capacity_bytes`, a plan may fill `room_bytes`."""
 
     label: str
     pool: str
@@ -91,7 +91,7 @@ class MemoryChart:
 
 @dataclass(frozen=True)
 class PoolShare:
-    """One pool of a placement: its number of devices, and the roles that share them, one a line."""
+    """One pool of a placement: its name, its number of devices, and the names of the roles that share the devices."""
 
     pool: str
     devices: int
@@ -114,7 +114,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Placements on the same `devices`, each as a strip that its pools divide."""
+    """Placements of one flow on the same number of `devices`; each strip is divided among the placement's pools."""
 
     title: str
     strips: tuple[Strip, ...]

@@ -22,9 +22,9 @@ _MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20
 def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     r"""Return text as one printable line of at most `limit_characters`.
 
-    White space becomes a space, control and direction characters are removed, and at most two combining accents in a
-    row are kept. A longer text is cut and ends in an ellipsis. If nothing printable remains, the result is "?", so that
-    every box and arrow has a label.
+    Each run of white space becomes one space, control and direction characters are removed, and at most two combining
+    accents in a row are kept. A longer text is cut and ends in an ellipsis. If nothing printable remains, the result is
+    "?", so that every box and arrow has a label.
 
     >>> clean("two\nlines\x1b[31m"), clean("\u202egnp.exe"), clean("")
     ('two lines[31m', 'gnp.exe', '?')
@@ -38,7 +38,7 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
 
 
 def unstacked(text: str) -> str:
-    r"""Return text with at most two combining accents in a row, so that they do not cover other lines.
+    r"""Return text with at most two combining accents in a row, since more of them would cover other lines.
 
     >>> len(unstacked("a" + "\u0301" * 100))
     3
@@ -53,6 +53,8 @@ def unstacked(text: str) -> str:
 def escape_controls(text: str) -> str:
     r"""Return text with control and direction characters escaped, so that it cannot control a terminal.
 
+    Newlines, tabs and zero-width joiners are kept.
+
     >>> print(escape_controls("two\nlines\x1b[31m\u202e"))
     two
     lines\x1b[31m\u202e
@@ -66,7 +68,9 @@ def escape_controls(text: str) -> str:
 
 
 def shown_number(value: object) -> str:
-    """Return a value as text, a number with four digits.
+    """Return a value of a metric as text: a float with four significant digits, other values in at most 300 characters.
+
+    True, False and None become "yes", "no" and "none".
 
     >>> shown_number(0.123456), shown_number(float("nan")), shown_number(None), shown_number(True)
     ('0.1235', 'nan', 'none', 'yes')
@@ -77,7 +81,7 @@ def shown_number(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return text without characters that a terminal would interpret, as in escape codes; newlines and tabs are kept.
+    r"""Return text without characters that control a terminal or cannot be seen; newlines and tabs are kept.
 
     >>> printable("two\nlines\x1b[31m\u202e")
     'two\nlines[31m'
@@ -88,7 +92,7 @@ def printable(text: str) -> str:
 def signed_label(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) -> str:
     """Return a label, cleaned by `clean`, with the sign of its status in front: "+ " added, "- " removed, "~ " changed.
 
-    The sign counts towards `limit_characters`. A label that is the same in both pictures has no sign.
+    The sign counts towards `limit_characters`. A label with the status "same" has no sign.
 
     >>> signed_label("policy", "added"), signed_label("policy", "same"), signed_label("", "removed")
     ('+ policy', 'policy', '- ?')
@@ -103,7 +107,7 @@ def signed_lines(box: Box) -> list[str]:
 
 
 def shortened(text: str, limit_characters: int) -> str:
-    """Return a text of at most `limit_characters` characters; a longer one is cut and ends in an ellipsis.
+    """Return `text` if it has at most `limit_characters` characters (1 or more), else its beginning and an ellipsis.
 
     >>> shortened("response_length", 9)
     'response…'

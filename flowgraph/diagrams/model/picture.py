@@ -81,15 +81,18 @@ class Picture:
     about: str = ""
 
     def boxes_in(self, frame: str | None) -> list[Box]:
-        """Return the boxes directly inside a frame (by id), or outside of all frames for None."""
+        """Return the boxes directly inside the frame with id `frame`, or those outside of all frames for None."""
         return [box for box in self.boxes if box.inside == frame]
 
     def frames_in(self, frame: str | None) -> list[Frame]:
-        """Return the frames directly inside a frame (by id), or the outermost frames for None."""
+        """Return the frames directly inside the frame with id `frame`, or the outermost frames for None."""
         return [inner for inner in self.frames if inner.parent == frame]
 
     def frames_around(self, inside: str | None) -> tuple[Frame, ...]:
-        """Return the frame with id `inside` and all frames around it, innermost first; empty for None."""
+        """Return the frame with id `inside` and all frames around it, innermost first; empty for None.
+
+        Raises KeyError if the picture lacks one of these frames.
+        """
         frames, around = {frame.id: frame for frame in self.frames}, list[Frame]()
         while inside is not None:
             around.append(frames[inside])
@@ -103,7 +106,7 @@ MessageStyle = Literal["call", "reply", "transfer", "sync"]
 
 @dataclass(frozen=True)
 class Actor:
-    """The driver, or a copy of a model in its pool, by the lines of its label. Ids are generated."""
+    """The driver, or a copy of a model in its pool; `label` has the lines of its label, its name first."""
 
     id: str
     label: tuple[str, ...]

@@ -10,7 +10,7 @@ from flowgraph.cluster.plan import Layout
 def show_s(seconds: float | None) -> str:
     """Return seconds as text with three significant digits, or as whole seconds from 100 s on; "unknown" for None.
 
-    Less than a second is written in milliseconds.
+    Times below 1 s, except 0, are written in milliseconds.
 
     >>> show_s(123.4), show_s(12.34), show_s(0.01234), show_s(None)
     ('123 s', '12.3 s', '12.3 ms', 'unknown')
@@ -41,7 +41,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def layout_text(layout: Layout) -> str:
-    """Return the settings of a layout as text, without degrees of 1; "one device" if none remain.
+    """Return the settings of a layout as text, separated by spaces, without degrees of 1; "one device" if none remain.
 
     >>> layout_text(Layout(data=2, sharding="full")), layout_text(Layout())
     ('data=2 sharding=full', 'one device')

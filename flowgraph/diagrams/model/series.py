@@ -27,7 +27,7 @@ class Series:
 
 
 def step_range(series: Sequence[Series]) -> tuple[float, float]:
-    """Return the first and last step with a value in any series; (0, 1) if there is none."""
+    """Return the lowest and the highest step at which any series has a drawable value; (0, 1) if none has."""
     steps = [step for metric in series for step, value in drawable_points(metric) if value is not None]
     return (min(steps), max(steps)) if steps else (0.0, 1.0)
 
@@ -35,8 +35,8 @@ def step_range(series: Sequence[Series]) -> tuple[float, float]:
 def drawable_points(series: Series) -> list[SeriesPoint]:
     """Return the points of a series that can be drawn, sorted by step.
 
-    Points whose step is not finite or beyond 1e290 are left out. Values that are not finite or beyond 1e290 become
-    None, a gap in the curve.
+    Points whose step is not finite, or is 1e290 or more in size, are left out. A value that is not finite, or that
+    large, becomes None, a gap in the curve.
     """
     sound = [(step, value) for step, value in series.points if _is_drawable(step)]
     return [
@@ -52,7 +52,7 @@ def _is_drawable(number: float) -> bool:
 def series_sentence(series: Series) -> str:
     """Return a sentence about a series: its first and last value with their steps, and its minimum and maximum.
 
-    A single value is the only number of the sentence; without values, the sentence says so.
+    For a single value, the sentence has only that value and its step. Without drawable values, it says so.
     """
     name = clean(series.name) + (f" ({clean(series.unit)})" if series.unit else "")
     points = [(step, value) for step, value in drawable_points(series) if value is not None]
@@ -69,7 +69,8 @@ def series_sentence(series: Series) -> str:
 def running_mean(points: Sequence[SeriesPoint]) -> list[SeriesPoint]:
     """Return a moving average of points: each value becomes the mean of the values around it.
 
-    The window is a twentieth of all points to either side. None values are not counted, and remain None.
+    The window reaches over a twentieth of all points to either side, so fewer than 20 points are unchanged. Values that
+    are None are not counted, and remain None.
 
     >>> running_mean([(0, 1.0), (1, 2.0), (2, None)])
     [(0, 1.0), (1, 2.0), (2, None)]
@@ -86,9 +87,9 @@ def running_mean(points: Sequence[SeriesPoint]) -> list[SeriesPoint]:
 
 
 def thin_points(points: Sequence[SeriesPoint], max_points: int = POINTS_MAX) -> Sequence[SeriesPoint]:
-    """Return at most about `max_points` of the points: the lowest and the highest of each run of neighbours.
+    """Return at most about `max_points` of the points: the lowest and the highest of each group of neighbours.
 
-    Fewer points are returned unchanged. Of a run without values, the first point is returned.
+    If there are no more than `max_points` points, all are returned. A group without values has only its first point.
 
     >>> thin_points([(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)], 4)
     [(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)]

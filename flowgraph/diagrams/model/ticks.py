@@ -11,9 +11,9 @@ SMALLEST = 1e-290  # a spread below it cannot be cut into parts
 
 
 def tick_step(low: float, high: float, about: int) -> float:
-    """Return the distance between ticks that divides a range into approximately `about` parts.
+    """Return the distance between ticks that cuts a range into about `about` parts: 1, 2 or 5 times a power of ten.
 
-    It is 1, 2 or 5 times a power of ten. `high` must be greater than `low`.
+    Raises ValueError if `high` is not greater than `low`.
 
     >>> tick_step(0, 1, 4), tick_step(0, 70, 4), tick_step(0, 5e-6, 5)
     (0.2, 20.0, 1e-06)
@@ -24,9 +24,9 @@ def tick_step(low: float, high: float, about: int) -> float:
 
 
 def widen_constant(low: float, high: float) -> tuple[float, float]:
-    """Return a range unchanged, or made wider if its ends are equal, apart from rounding.
+    """Return the range (`low`, `high`), made wider if its ends are equal apart from rounding.
 
-    Such a range is extended by 10% of its value to either side, or by 1 around 0.
+    Such a range is extended on either side by 10% of the larger absolute value, or by 1 around 0.
 
     >>> widen_constant(2.0, 2.0), widen_constant(0.0, 0.0), widen_constant(0.0, 3.0)
     ((1.8, 2.2), (-1.0, 1.0), (0.0, 3.0))
@@ -39,9 +39,9 @@ def widen_constant(low: float, high: float) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[float, ...]:
-    """Return approximately `about` round numbers from `low` to `high`, at equal distances.
+    """Return approximately `about` round numbers from `low` to `high` in ascending order, at equal distances.
 
-    With `integers`, they are whole numbers.
+    With `integers`, they are whole numbers. The result is empty if the range contains no such number.
 
     >>> ticks(0, 1, 5), ticks(3, 7, 4, integers=True)
     ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (3.0, 4.0, 5.0, 6.0, 7.0))
@@ -54,7 +54,7 @@ def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) ->
 
 
 def labelled_ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[tuple[float, str], ...]:
-    """Return the numbers that `ticks` returns, each as (number, text).
+    """Return the ticks that `ticks` chooses for an axis, each as (number, text); all texts have equally many decimals.
 
     >>> labelled_ticks(0, 1, 2)
     ((0.0, '0.0'), (0.5, '0.5'), (1.0, '1.0'))
@@ -81,8 +81,8 @@ def pad_range(low: float, high: float) -> tuple[float, float]:
 def number_text(value: float, step: float = 0.0) -> str:
     """Return a number as short text, with the decimals of an axis whose ticks are `step` apart, or with three digits.
 
-    Three digits are used if `step` is 0. Thousands and millions are written with k and M, very small and very large
-    numbers with an exponent.
+    Three significant digits are used if `step` is 0. Thousands and millions are written with k and M, numbers below
+    0.001 or from 1e9 on with an exponent.
 
     >>> number_text(0.2, 0.2), number_text(40000.0, 20000.0), number_text(2e-6, 1e-6), number_text(-0.0, 0.5)
     ('0.2', '40k', '2e-6', '0.0')
@@ -118,7 +118,9 @@ FROM_S = (0.0, 1.0, 180.0, 3 * 3600.0)  # the length of an axis from which on ea
 
 
 def time_unit(length_s: float) -> TimeUnit:
-    """Return the unit in which to label an axis of `length_s` seconds.
+    """Return the unit in which to label a time axis: ms, s from 1 s on, min from 3 minutes on, or h from 3 hours on.
+
+    `length_s`, the length of the axis in seconds, must not be negative.
 
     >>> time_unit(0.02).name, time_unit(90).name, time_unit(600).name, time_unit(36000).name
     ('ms', 's', 'min', 'h')

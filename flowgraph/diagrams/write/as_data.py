@@ -44,21 +44,20 @@ _ID = re.compile(r"[a-z][a-z0-9_]{0,38}[0-9]")
 
 
 def as_json(drawing: Drawing) -> str:
-    """Return a picture as JSON text in ASCII, with its schema, its kind and its fields; `from_json` reads it.
+    """Return a picture as ASCII JSON with the schema number, the kind of picture and its fields, for `from_json`.
 
-    Labels are unchanged. NaN and infinities, such as those of a run's curve, are written as the texts "nan", "inf" or
-    "-inf".
+    Labels are unchanged. NaN and infinities, as in a run's curve, are written as the texts "nan", "inf" or "-inf".
     """
     fields = {"schema": SCHEMA, "picture": WORDS[type(drawing)]} | to_plain(drawing)
     return json.dumps(fields, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def from_json(text: str, where: str = "picture") -> Drawing:
-    """Return the picture in a text that `as_json` wrote.
+    """Return the picture in a JSON text that `as_json` wrote.
 
-    Raises DataError for any other text, with `where` and the place of the first fault. Ids must have the form of
-    generated ones and be unique, and refer to boxes and frames of the picture, so that every writer may print them
-    unchanged.
+    Raises DataError, with `where` and the place of the first fault, if the text is not a JSON object of this schema and
+    a known kind, if a field is missing, unknown or of another type, if an id is malformed or used twice, if a box,
+    frame, arrow or message refers to an unknown id, if a frame is inside itself, or if a size or time is invalid.
     """
     try:
         fields = parse_json(text, whole=False)  # labels are cleaned when they are written
@@ -128,7 +127,6 @@ def _lane_faults(lanes: Lanes) -> Iterator[Fault]:
 
 
 def _id_faults(**fields: Iterable[str]) -> Iterator[Fault]:
-    """Yield the faults of the ids of things, by the fields that hold these."""
     used = set[str]()
     for field, ids in fields.items():
         for place, name in enumerate(ids):
@@ -155,8 +153,8 @@ def _sizes(drawing: MemoryChart | Comparison | Scatter) -> Iterator[tuple[str, f
 def to_plain(value: Any) -> Any:
     """Return a value as JSON-compatible data; `from_plain` is the inverse.
 
-    Dataclasses become dicts by field, tuples become lists, and enums their values; infinities and NaN become their
-    names.
+    Dataclasses become dicts by field, tuples and lists become lists, and enums their values; infinities and NaN become
+    texts such as "nan". Other values are returned unchanged.
 
     >>> to_plain((1, float("nan"), "a"))
     [1, 'nan', 'a']
@@ -174,7 +172,7 @@ def from_plain(kind: Any, value: Any, where: str) -> Any:
     """Convert JSON-compatible data to a value of type `kind`; the inverse of `to_plain`.
 
     `kind` is a dataclass, a tuple type, a union, a Literal, an Enum or a scalar type. `where` names `value` in error
-    messages; nested fields are appended to it, as in `steps[1]`. Raises DataError if the data does not fit the type.
+    messages; nested fields are appended to this name, as in `steps[1]`. Raises DataError if the data does not fit.
 
     >>> from_plain(tuple[int, ...], [1, 2], "steps")
     (1, 2)
@@ -213,7 +211,6 @@ def _record(kind: Any, value: Any, where: str) -> Any:
 
 
 def _choice(kind: Any, value: Any, where: str) -> Any:
-    """Read a word of a fixed list, or a value that may be missing."""
     choices = _choices(kind)
     if value is None and type(None) in choices:
         return None

@@ -38,9 +38,9 @@ _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"
 
 
 def dot(picture: Picture) -> str:
-    """Return a picture of boxes and arrows as a Graphviz digraph in DOT, in the picture's order.
+    """Return a picture of boxes and arrows as the text of a Graphviz digraph, in the DOT language.
 
-    Arrows to the next step do not affect the layout: they are written backwards.
+    An arrow to the next step is written from its target to its source with `dir=back`, so that it does not move boxes.
     """
     lines = ["digraph {", *(f"    {fixed}" for fixed in _FIXED), f"    label={quoted(picture.title)}"]
     lines += _inside(picture, None, "    ")
@@ -60,7 +60,7 @@ def dot(picture: Picture) -> str:
 
 
 def quoted(*lines: str) -> str:
-    r"""Return the lines of a label as a quoted Graphviz string with all special characters escaped.
+    r"""Return the lines of a label, each cleaned by `clean`, as one quoted Graphviz string; no character is syntax.
 
     Characters of HTML are written as entities, which Graphviz decodes once; a backslash is doubled.
 

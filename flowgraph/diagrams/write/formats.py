@@ -65,7 +65,7 @@ WRITERS: Mapping[type[Drawing], Writers] = {
 def format_for_extension(ending: str, where: str) -> str:
     """Return the name of the format for a file extension with its dot, such as ".gv", in upper or lower case.
 
-    `where` is the file's name in errors. Raises UsageError, with the nearest extension, for an unknown one.
+    `where` is the file's name in errors. Raises UsageError for an unknown extension, with the nearest or all as a hint.
 
     >>> format_for_extension(".gv", "a.gv")
     'dot'
@@ -77,10 +77,10 @@ def format_for_extension(ending: str, where: str) -> str:
 
 
 def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool = False) -> str:
-    """Return a picture as text in the format `name`: svg, mmd, md, dot or json; otherwise as text for a terminal.
+    """Return a picture as text in the format `name`: svg, mmd, md, dot or json; other names mean text for a terminal.
 
-    `columns` is the width of the terminal, and with `colour` the text for it has escape codes. Raises UsageError for a
-    format that cannot draw such a picture, and for svg if Graphviz is needed and not installed.
+    `columns` is the width of the terminal, and `colour` adds escape codes to text for it. `md` is Mermaid in a Markdown
+    code block. Raises UsageError for a format that cannot draw such a picture, and for svg if Graphviz is missing.
     """
     match name:
         case "svg":
@@ -100,7 +100,7 @@ def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool
 
 
 def svg(drawing: Drawing, look: Look = ALONE) -> str:
-    """Return a picture of any kind as SVG; `look` says whether it is embedded in a page.
+    """Return a picture of any kind as SVG text; `look` says whether the picture is embedded in a page.
 
     Raises UsageError if the picture has boxes and arrows and Graphviz is not installed.
     """
@@ -108,7 +108,7 @@ def svg(drawing: Drawing, look: Look = ALONE) -> str:
 
 
 def mermaid_text(drawing: Drawing) -> str:
-    """Return a picture as Mermaid text.
+    """Return a picture as Mermaid text: a flowchart, a sequence diagram, a Gantt chart or a bar chart, by its kind.
 
     Raises UsageError for a comparison, a scatter plot or curves, which Mermaid cannot draw.
     """

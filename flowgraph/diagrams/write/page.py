@@ -88,9 +88,10 @@ class Page:
 
 
 def page_html(page: Page) -> str:
-    """Return a page as one HTML file; texts are escaped, and SVG pictures are inserted unchanged.
+    """Return a page as the text of one HTML file; texts are escaped and cut, and SVG pictures are inserted unchanged.
 
-    The pictures must have no style sheets of their own (`Look(embedded=True)`).
+    Headings have at most 100 characters, cells and facts 300, paragraphs 4,000. Raises AssertionError if a picture has
+    a style sheet of its own, as one drawn without `Look(embedded=True)` has.
     """
     # The page's policy would refuse a picture's own style, and the reader's console would say so.
     assert not any("<style" in section.svg for section in page.sections), "draw with Look(embedded=True)"
@@ -109,7 +110,10 @@ def page_html(page: Page) -> str:
 
 
 def template(name: str) -> Template:
-    """Return the page template in the file `name`; it escapes inserted texts, and fails for names without a value."""
+    """Return the page template in the file `name` of the template folder; it escapes the texts that are inserted.
+
+    Raises jinja2.TemplateNotFound for an unknown file; rendering raises jinja2.UndefinedError for a missing value.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     templates = Environment(
@@ -132,7 +136,10 @@ def sort_key(cell: TableCell) -> str:
 
 
 def content_security_policy(styles: tuple[str, ...], script: str) -> str:
-    """Return a Content-Security-Policy that allows only these style sheets and this script, by their hashes."""
+    """Return a Content-Security-Policy that allows only these style sheets and this script, by their SHA-256 hashes.
+
+    `styles` and `script` are the source texts as they are in the page.
+    """
     allowed = " ".join(map(source_hash, styles))
     rest = "base-uri 'none'; form-action 'none'"
     return f"default-src 'none'; style-src {allowed}; script-src {source_hash(script)}; {rest}"
@@ -152,5 +159,8 @@ def source_hash(source: str) -> str:
 
 @cache
 def read_asset(name: str) -> str:
-    """Return the text of the file `name` in the folder of page templates: a style sheet or a script. Cached."""
+    """Return the text of the style sheet or script in the file `name` of the template folder; texts are cached.
+
+    Raises FileNotFoundError for an unknown file.
+    """
     return TEMPLATES.joinpath(name).read_text(encoding="utf-8")

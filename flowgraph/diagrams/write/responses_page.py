@@ -33,7 +33,7 @@ Number = float | int | bool | str | None
 
 @dataclass(frozen=True, kw_only=True)
 class TokenScale:
-    """What tokens can be coloured by; a `signed` one has colours for both directions from 0."""
+    """A number by which tokens can be coloured; if `signed`, numbers below 0 have colours of their own."""
 
     name: str
     signed: bool
@@ -44,8 +44,8 @@ class TokenScale:
 class ShownResponse:
     """A response: its prompt as (role, text), its text, results such as scores, and other facts, each (name, value).
 
-    `tokens` are the texts of its first tokens, empty if they are unknown, of `token_count`; `values` has for each scale
-    of the page a number for each token, NaN where there is none.
+    `tokens` has the texts of the response's first tokens, and is empty if they are unknown; `token_count` counts all
+    tokens. `values` has one row for each scale of the page, with a number or NaN for each of `tokens`.
     """
 
     title: str
@@ -70,9 +70,10 @@ class ResponsesPage:
 
 
 def responses_html(page: ResponsesPage) -> str:
-    """Return a page of responses as one HTML file; texts are escaped, and long ones are cut as `long_text` does.
+    """Return a page of responses as the text of one HTML file; texts are escaped, and long texts are cut.
 
-    Of a prompt, the last 50 messages are shown.
+    Prompts and responses are cut as `long_text` does; only the last 50 messages of a prompt are shown. Each response
+    must have one row of values for each scale of the page.
     """
     styles, script = tuple(map(read_asset, STYLES)), "\n".join(('"use strict";', *map(read_asset, SCRIPTS)))
     coloured = [response for response in page.responses if response.tokens]
@@ -100,7 +101,7 @@ def responses_html(page: ResponsesPage) -> str:
 
 
 def top_of(values: Sequence[float]) -> float:
-    """Return the number to which colours are scaled: the 95th percentile of the sizes of `values`; 0 if there are none.
+    """Return the number to which colours are scaled: the 95th percentile of the absolute values; 0 if there are none.
 
     Zeros, NaN and infinities are not counted.
 
@@ -114,8 +115,8 @@ def top_of(values: Sequence[float]) -> float:
 def level(value: float, top: float) -> str:
     """Return the colour of a number as a letter: "a" to "d" for negative, "A" to "D" for positive numbers, by size.
 
-    Each letter is for a quarter of the size `top`, and "d" and "D", the strongest colours, also for larger numbers.
-    Numbers smaller than 2% of `top` are "0", and so are all if `top` is 0; NaN and infinities are "x".
+    Each letter stands for a quarter of the range up to `top`; "d" and "D", the strongest colours, also stand for larger
+    numbers. Sizes below 2% of `top`, and all finite numbers if `top` is 0, are "0". NaN and infinities are "x".
 
     >>> "".join(level(value, 1.0) for value in (-2.0, -0.1, 0.001, 0.3, 1.0, float("nan")))
     'da0BDx'
@@ -131,8 +132,8 @@ def level(value: float, top: float) -> str:
 def long_text(text: str) -> str:
     """Return a text with control characters escaped; one of more than 20,000 characters is cut in its middle.
 
-    The first and the last 10,000 characters remain, with the number of the others between them. At most two combining
-    accents in a row are kept.
+    The first and the last 10,000 characters remain, with the number of removed characters between them. At most two
+    combining accents in a row are kept.
     """
     if len(text) > MAX_CHARACTERS:
         half, left_out = MAX_CHARACTERS // 2, len(text) - MAX_CHARACTERS
@@ -143,7 +144,7 @@ def long_text(text: str) -> str:
 def token_text(text: str) -> str:
     """Return the text of a token with control characters escaped, and with `↵` before a line end; `◦` if it is empty.
 
-    More than 200 characters are cut, with an ellipsis.
+    A text of more than 200 characters is cut, and ends in an ellipsis.
     """
     safe = escape_controls(unstacked(text[:MAX_PIECE])) + ("…" if len(text) > MAX_PIECE else "")
     return safe.replace("\n", "↵\n") or "◦"

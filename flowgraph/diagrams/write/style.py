@@ -28,7 +28,7 @@ class StyleRule:
 
 
 def rules() -> Iterator[StyleRule]:
-    """Yield every style rule of pictures; general rules come before specific ones, as CSS requires."""
+    """Yield every style rule of pictures, including charts; a later rule overrides an earlier one, as in CSS."""
     yield StyleRule("text", f"fill:#1f2328;font-family:{FONT};font-size:{SIZE_PX:g}px", "fill:#e6edf3")
     yield StyleRule(".page", "fill:#ffffff", "fill:#0d1117")
     yield StyleRule(".small", f"font-size:{SMALL_PX:g}px")
@@ -66,7 +66,7 @@ def rules() -> Iterator[StyleRule]:
 
 
 def chart_rules() -> Iterator[StyleRule]:
-    """Yield the style rules of charts: bars, columns, strips, dots, messages and curves."""
+    """Yield the style rules that only charts need: bars, columns, strips, dots, messages and curves."""
     yield StyleRule(".band", "fill:#f6f8fa", "fill:#161b22")
     idle = "fill:#444c56;paint-order:stroke;stroke:#e6e6e6;stroke-width:4px"
     yield StyleRule(".bar-idle text", idle, "fill:#9aa4ae;stroke:#21262d")
@@ -110,7 +110,7 @@ def chart_rules() -> Iterator[StyleRule]:
 
 
 def stylesheet(classes: Collection[str]) -> str:
-    """Return the CSS of a picture that is not in a page, with only the rules that these CSS classes need.
+    """Return the CSS of a picture that is not in a page: the rules whose CSS classes are all in `classes`.
 
     The viewer's `prefers-color-scheme` selects light or dark.
     """
@@ -130,10 +130,9 @@ def classes_in(selector: str) -> set[str]:
 
 
 def page_stylesheet() -> str:
-    """Return the CSS of all pictures that are embedded in an HTML page.
+    """Return the CSS of all pictures that are embedded in an HTML page; printed pages are light.
 
-    The page's `data-theme` selects light or dark; without it, the viewer's `prefers-color-scheme` does. Prints are
-    light.
+    The page's `data-theme` selects light or dark; without it, the viewer's `prefers-color-scheme` does.
     """
     light = [f".fg {rule.selector}{{{rule.light}}}" for rule in rules()]
     dark = [rule for rule in rules() if rule.dark]

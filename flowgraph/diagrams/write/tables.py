@@ -22,7 +22,6 @@ MARKS: dict[DotMark, str] = {"best": "the best", "front": "on the front", "other
 
 
 def _table(heads: str, rows: Iterable[tuple[Cell, ...]], **settings: Any) -> PageTable:
-    """Return a table by its heads, separated by commas, and its rows."""
     cells = (tuple(TableCell(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
     return PageTable(tuple(heads.split(", ")), tuple(cells), **settings)
 
@@ -41,7 +40,10 @@ def _seconds(seconds: float | None) -> Cell:
 
 @singledispatch
 def picture_table(drawing: Drawing) -> PageTable:
-    """Return the data of a picture as a table, with rows in the picture's order."""
+    """Return the data of a picture as a table, with a row for each box, bar, phase, placement, dot, message or curve.
+
+    Rows are in the order of the picture. Raises AssertionError for an object that is not a picture.
+    """
     raise AssertionError(f"each kind of picture has a table: {type(drawing)}")
 
 

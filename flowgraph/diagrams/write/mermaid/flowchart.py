@@ -54,8 +54,8 @@ _DASHES = ",stroke-dasharray:6 3"
 def mermaid(picture: Picture) -> str:
     """Return a picture of boxes and arrows as the text of a Mermaid flowchart.
 
-    Mermaid arranges a cycle from the box that it reads first. So state that is carried to the next step is declared
-    first, and invisible links keep its boxes in one chain: then only the arrows to the next step go upwards.
+    Boxes of state that is carried to the next step are declared first and linked invisibly, so that Mermaid draws only
+    the arrows to the next step upwards.
     """
     carried = list(dict.fromkeys(arrow.target for arrow in picture.arrows if arrow.style is ArrowStyle.CARRY))
     boxes = {box.id: box for box in picture.boxes}
@@ -120,10 +120,7 @@ def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
 
 
 def _looks(picture: Picture, first: int) -> Iterator[str]:
-    """Yield the colour of each arrow's status, else of its style, then the look of added, removed and changed things.
-
-    Mermaid counts links from `first`. The look of a status lies over that of a thing's kind.
-    """
+    """Yield the look of arrows, which Mermaid counts from `first`, and of things with a status, last."""
     places: dict[str, list[str]] = {}
     order = [*ARROW_INKS, ArrowStyle.DATA]
     for place, arrow in sorted(enumerate(picture.arrows, first), key=lambda numbered: order.index(numbered[1].style)):

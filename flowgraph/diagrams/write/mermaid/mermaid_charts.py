@@ -67,7 +67,7 @@ _SYNTAX = re.compile(r"""["`#;:&<>%\\]""")
 
 
 def mermaid_sequence(diagram: SequenceDiagram) -> str:
-    """Return a sequence diagram as Mermaid text; Mermaid numbers its messages."""
+    """Return a sequence diagram as Mermaid text, with an instruction to Mermaid to number the messages."""
     lines = [_SEQUENCE, "sequenceDiagram", f"    accTitle: {escaped(diagram.title)}"]
     for actor in diagram.actors:
         label = "<br/>".join(map(escaped, [*actor.label, *([actor.pool] if actor.pool else [])]))
@@ -82,8 +82,8 @@ def mermaid_sequence(diagram: SequenceDiagram) -> str:
 def mermaid_gantt(lanes: Lanes) -> str:
     """Return a timeline as the text of a Mermaid Gantt chart, with a section for each lane; times are since the start.
 
-    A bar of less than a millisecond is drawn as one millisecond. A bar that follows another starts no sooner than that
-    one ends: otherwise Mermaid would give it a row of its own.
+    Labels are cut to the width of their bars, and times to ten years. A bar of less than a millisecond is drawn as one
+    millisecond. A bar that follows another starts no sooner than that one ends, so that Mermaid keeps both in one row.
     """
     axis = "%S.%L s" if lanes.end_s < 20 else "%M:%S" if lanes.end_s < 3600 else "%H:%M:%S"
     lines = [
@@ -114,9 +114,9 @@ def mermaid_gantt(lanes: Lanes) -> str:
 
 
 def mermaid_memory(chart: MemoryChart) -> str:
-    """Return a memory chart as a Mermaid bar chart: a bar for each phase, in GiB, and a line at the capacity.
+    """Return a memory chart as the text of a Mermaid bar chart: a bar in GiB per phase, and a line at the capacity.
 
-    Mermaid has no stacked bars, so a bar is the sum of all parts.
+    A bar is the sum of all roles or parts, because Mermaid has no stacked bars.
     """
     phases = [(store, phase) for store in chart.stores for phase in store.phases]
     labels = [
@@ -145,9 +145,9 @@ def mermaid_memory(chart: MemoryChart) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a label as a quoted Mermaid string with syntax characters escaped.
+    """Return a label, cleaned by `clean`, as a quoted Mermaid string with syntax characters escaped.
 
-    Other characters are not escaped, because Mermaid measures the width of labels with their entities.
+    Other characters are not escaped, because Mermaid would count each character of an escape when it measures labels.
 
     >>> quoted("train (2) · a;b")
     '"train (2) · a#59;b"'

@@ -35,10 +35,9 @@ class ColumnEdges:
 
 
 def comparison_svg(comparison: Comparison, look: Look = ALONE) -> str:
-    """Return placements as SVG, 960 pixels wide: a row each, with a strip of pools and a bar of seconds a step.
+    """Return placements as SVG text, 960 pixels wide: a row each, with a strip of pools and a bar of seconds a step.
 
-    `look` says whether it is embedded in a page. All strips have one scale of devices, and all bars one scale of
-    seconds.
+    `look` says whether the picture is embedded in a page. All strips share a scale of devices, all bars one of seconds.
     """
     strips = comparison.strips
     names = widest((clean_and_cut(strip.label, NAME_MAX, "strong") for strip in strips), "strong")
@@ -60,14 +59,12 @@ def comparison_svg(comparison: Comparison, look: Look = ALONE) -> str:
 
 
 def _seconds_text(strip: Strip) -> str:
-    """Write a placement's seconds; without any it does not fit, or has pools of unknown speed."""
     if strip.seconds is not None:
         return show_s(strip.seconds)
     return "not known" if strip.parts else "does not fit"
 
 
 def _row(place: int, strip: Strip, edges: ColumnEdges, top: float, look: Look) -> tuple[Mark, float]:
-    """Return the row of a placement and its bottom: name, strip, bar, and why it is slower."""
     left = edges.strip_left
     first, second = (*wrapped(strip.label, left - 14 - MARGIN, "strong", max_lines=2), "")[:2]
     marks = [
@@ -95,7 +92,7 @@ def _row(place: int, strip: Strip, edges: ColumnEdges, top: float, look: Look) -
 
 
 def row_title(strip: Strip) -> str:
-    """Return the tooltip of a placement's row: its name, its seconds a step, its pools, and why it is slower.
+    """Return the tooltip of a placement's row: its name, seconds a step and pools, and how it compares with the best.
 
     >>> row_title(Strip("all on one", 2.0, (PoolShare("all", 8, ("policy",)),), "the best", chosen=True))
     'all on one (chosen): 2 s a step; all, 8 devices: policy. the best'
@@ -112,7 +109,7 @@ def _pool_title(pool: PoolShare) -> str:
 
 
 def _parts(strip: Strip, edges: ColumnEdges, top: float, look: Look) -> tuple[list[Mark], float]:
-    """Return each pool of a strip, then the unused devices if there are any; and the height of all."""
+    """Return the marks of each pool of a strip, and of unused devices if there are any; and the height of all."""
     unused = edges.devices - sum(pool.devices for pool in strip.parts)
     counts = [float(pool.devices) for pool in strip.parts] + ([float(unused)] if unused > 0 else [])
     if not counts:
@@ -138,7 +135,7 @@ def _parts(strip: Strip, edges: ColumnEdges, top: float, look: Look) -> tuple[li
 def role_lines(pool: PoolShare, width: float) -> list[str]:
     """Return the roles of a pool as lines for a block that is `width` pixels wide; long names take two lines.
 
-    Of more than 6 roles, the first 5 are written, and the last line has the number of the others.
+    Of more than 6 roles, only the first 5 are written; the last line has the number of the others.
 
     >>> role_lines(PoolShare("all", 8, tuple("abcdefgh")), 100)
     ['a', 'b', 'c', 'd', 'e', 'and 3 more']
@@ -150,7 +147,6 @@ def role_lines(pool: PoolShare, width: float) -> list[str]:
 
 
 def _part(classes: str, area: Rect, lines: Sequence[str], devices: int, look: str, first_look: str, title: str) -> Mark:
-    """Return a part of a strip: its lines, and its devices at the foot in as many words as fit."""
     room, x, y = area.width - 2 * POOL_PADDING, area.left + POOL_PADDING, area.top + POOL_PADDING + 10
     first, *rest = lines
     texts = [TextLine(x, y, clean_and_cut(first, room, first_look), first_look)]

@@ -30,9 +30,9 @@ Span = tuple[float, float]
 
 
 def curves_svg(curves: Curves, look: Look = ALONE) -> str:
-    """Return a run's metrics as SVG, 960 pixels wide: a panel for each series, headline ones first.
+    """Return a run's metrics as SVG text, 960 pixels wide: a panel for each series, headline series first.
 
-    `look` says whether it is embedded in a page. All panels have the same range of steps.
+    `look` says whether the picture is embedded in a page. All panels have the same range of steps.
     """
     ordered = sorted(curves.series, key=lambda metric: not metric.headline)
     columns = max(1, min(len(ordered), COLUMNS_MAX))
@@ -88,7 +88,6 @@ def _panel(place: int, series: Series, cell: Rect, steps: Span) -> Mark:
 
 
 def _step_axis(across: LinearScale, bottom: float, right: float, steps: Span) -> Iterator[Mark]:
-    """Yield the marks of the axis of steps, and its name at its end where the last number leaves room."""
     name = TextLine(right, bottom + 16, "step", "small muted", "end")
     last_px = 0.0
     for mark, text in labelled_ticks(*steps, integers=True) or [(steps[0], number_text(steps[0], 1.0))]:

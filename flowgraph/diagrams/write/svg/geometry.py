@@ -12,7 +12,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Rect:
-    """A rectangle by its left upper corner."""
+    """A rectangle by its upper left corner, its width and its height, in pixels; y grows downwards."""
 
     left: float
     top: float
@@ -40,7 +40,7 @@ class Rect:
         return self.left + self.width / 2
 
     def meets(self, area: Rect) -> bool:
-        """Return whether two rectangles overlap; a shared edge is not an overlap.
+        """Return whether two rectangles overlap; touching edges are not an overlap.
 
         >>> Rect(0, 0, 10, 10).meets(Rect(5, 5, 10, 10)), Rect(0, 0, 10, 10).meets(Rect(10, 0, 10, 10))
         (True, False)
@@ -56,7 +56,7 @@ class Rect:
 
 @dataclass(frozen=True)
 class LinearScale:
-    """The numbers from `low` to `high` along an edge of a plot, from `start` to `end`."""
+    """The scale of an axis: numbers from `low` to `high` lie at coordinates from `start` to `end`, in pixels."""
 
     start: float
     end: float
@@ -66,6 +66,8 @@ class LinearScale:
     def at(self, number: float) -> float:
         """Return the coordinate of a number: `low` is at `start` and `high` at `end`.
 
+        Numbers outside of that range are placed beyond the ends. Raises ZeroDivisionError if `low` equals `high`.
+
         >>> LinearScale(100, 0, 0, 5).at(1)
         80.0
         """
@@ -73,7 +75,7 @@ class LinearScale:
 
 
 def short(length: float) -> str:
-    """Return a length as text with at most two decimals, and without zeros at the end of them.
+    """Return a length as text with at most two decimals and no trailing zeros.
 
     >>> short(12.0), short(1234.567)
     ('12', '1234.57')
@@ -91,9 +93,9 @@ def polyline(points: Iterable[Point]) -> str:
 
 
 def shares(weights: Sequence[float], room: float, minimum: float) -> tuple[float, ...]:
-    """Return `room` divided in proportion to `weights`, with at least `minimum` for each.
+    """Return `room` divided in proportion to `weights`, with at least `minimum` for each weight.
 
-    If `room` is too small for that, or all weights are 0, the shares are equal.
+    If `room` is too small for these minimums, or all weights are 0, the shares are equal.
 
     >>> shares([1, 1, 2], 100, 10), shares([1, 99], 100, 20.0), shares([1, 1], 10, 20)
     ((25.0, 25.0, 50.0), (20.0, 80.0), (5.0, 5.0))

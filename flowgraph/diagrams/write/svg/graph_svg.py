@@ -41,9 +41,9 @@ STYLE_NAMES: Mapping[ArrowStyle, str] = {
 
 
 def graph_svg(picture: Picture, look: Look = ALONE) -> str:
-    """Return a picture of boxes and arrows as SVG, laid out by Graphviz and at least 320 pixels wide.
+    """Return a picture of boxes and arrows as SVG text, laid out by Graphviz and at least 320 pixels wide.
 
-    `look` says whether it is embedded in a page. Raises UsageError if Graphviz is not installed.
+    `look` says whether the picture is embedded in a page. Raises UsageError if Graphviz is not installed.
     """
     laid = lay_out(picture)
     things: list[Box | Frame | Arrow] = [*picture.boxes, *picture.frames, *picture.arrows]
@@ -105,7 +105,6 @@ def _box(laid: LaidBox, picture: Picture, look: Look) -> Mark:
 
 
 def _arrow(laid: LaidArrow, *, is_diff: bool) -> Mark:
-    """Draw an arrow; in a diff, one that is the same keeps to the colour of data."""
     arrow = laid.arrow
     style = ArrowStyle.DATA if is_diff and arrow.style in SHARED_INKS else arrow.style
     return group(
@@ -130,9 +129,9 @@ def curve(points: Sequence[Point]) -> str:
 
 
 def arrowhead(end: Point, tip: Point, width_px: float) -> list[Point]:
-    """Return the three corners of an arrowhead with its tip at `tip`, for a line that ends at `end`.
+    """Return the three corners of an arrowhead, its tip first; `end` is where the arrow's line ends.
 
-    `width_px` is the width of the line; the arrowhead of a wider line is wider.
+    `width_px` is the width of that line; a wider line has a wider arrowhead. Coordinates are in pixels.
 
     >>> arrowhead((0.0, 0.0), (0.0, 10.0), 1)
     [(0.0, 10.0), (-3.5, 2.0), (3.5, 2.0)]
@@ -146,7 +145,7 @@ def arrowhead(end: Point, tip: Point, width_px: float) -> list[Point]:
 
 
 def outline(kind: BoxKind, area: Rect) -> Mark:
-    """Return the outline of a box, whose shape depends on its kind, as a mark that fills `area`."""
+    """Return the outline of a box, whose shape depends on the kind of box, as a mark that fills `area`."""
     left, top, right, bottom = area.left, area.top, area.right, area.bottom
     if kind == "model":
         upper = (left, area.middle), (left + 12, top), (right - 12, top)

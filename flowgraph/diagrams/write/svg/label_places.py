@@ -18,9 +18,9 @@ BAND_PX = 60.0  # about a label's height
 
 @dataclass(frozen=True)
 class Label:
-    """The label of an arrow: its size, and the curves of its arrow.
+    """The label of an arrow: its width and height in pixels, and the control points of its arrow's cubic curves.
 
-    `room` is the centre of the space that Graphviz left for it, if any.
+    `room` is the centre of the space that Graphviz reserved for the label, if any.
     """
 
     width: float
@@ -37,8 +37,8 @@ def label_places(labels: Sequence[Label], occupied: Sequence[Rect], width: float
     """Return the centre of each arrow label, near its arrow and without overlaps; None for a label that fits nowhere.
 
     `occupied` are areas that no label may cover, and `width` is the width of the picture; lengths are in pixels. A
-    label goes to its `room` if that is near the arrow and free, or else to the free place at the arrow that is nearest
-    to the arrow's middle.
+    label goes to its `room` if that is near the arrow and free. Otherwise it goes to a free place on the arrow, or else
+    at the arrow's side, as near to the middle of the arrow as possible.
     """
     areas, places = _OccupiedAreas(occupied, width), list[Rect | None]()
     for label in labels:
@@ -83,12 +83,12 @@ def _bands(area: Rect) -> range:
 
 
 def is_near(label: Rect, points: Sequence[Point]) -> bool:
-    """Return whether a label is at most 20 pixels from its arrow, whose curves have these control points."""
+    """Return whether a label is at most 20 pixels from its arrow; `points` are the control points of the arrow."""
     return min(distance_px(label, point) for point in curve_points(points)) <= NEAR_PX
 
 
 def crowded(rect: Rect, area: Rect) -> bool:
-    """Return whether two rectangles are less than 2 pixels from each other in both directions.
+    """Return whether two rectangles overlap or are less than 2 pixels apart, both horizontally and vertically.
 
     >>> crowded(Rect(0, 0, 9, 9), Rect(10, 0, 9, 9)), crowded(Rect(0, 0, 9, 9), Rect(12, 0, 9, 9))
     (True, False)
@@ -98,7 +98,7 @@ def crowded(rect: Rect, area: Rect) -> bool:
 
 
 def distance_px(area: Rect, point: Point) -> float:
-    """Return the distance of a point from a rectangle in pixels; 0 inside it.
+    """Return the distance in pixels of a point from a rectangle; 0 inside the rectangle.
 
     >>> distance_px(Rect(0, 0, 10, 10), (13, 14)), distance_px(Rect(0, 0, 10, 10), (5, 5))
     (5.0, 0.0)

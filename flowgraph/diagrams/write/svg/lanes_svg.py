@@ -41,9 +41,9 @@ NAMES: Mapping[BarKind, str] = {"logprob": "log-prob", "sync": "weight sync"}
 
 
 def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
-    """Return a timeline as SVG, 960 pixels wide; `look` says whether it is embedded in a page.
+    """Return a timeline as SVG text, 960 pixels wide; `look` says whether the picture is embedded in a page.
 
-    Forecast and measured lanes of a pool are next to each other. Steps are named if there are several.
+    The measured lane of a pool is below its forecast lane. If there are several steps, their starts are named.
     """
     ordered = by_pool(lanes.lanes)
     bars = [bar for lane in ordered for bar in lane.bars]
@@ -98,7 +98,7 @@ def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
 def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
     """Return the bars of a lane sorted by start, each with the row, from 0, in which it is drawn.
 
-    Bars in one row do not overlap; without overlapping bars, every row is 0.
+    Overlapping bars are in different rows, each in the lowest free one; without overlaps, every row is 0.
 
     >>> lane = Lane("a", "a", tuple(Bar(start, start + 2, "a", "update") for start in range(3)))
     >>> [row for _, row in bar_rows(lane)]
@@ -114,10 +114,7 @@ def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
 
 
 def _tracks(lanes: Sequence[Lane], scale: LinearScale, top: float, look: Look) -> tuple[list[Rect], list[Mark]]:
-    """Return the area of each lane's bars, with a wider gap between pools; and these bands drawn, with names.
-
-    A name is not repeated for the measured lane beneath.
-    """
+    """Return the area of each lane's bars, with wider gaps between pools, and the marks of areas and names."""
     bands, tracks, compares = list[Rect](), list[Mark](), any(lane.measured for lane in lanes)
     for previous, lane, following in zip([None, *lanes], lanes, [*lanes[1:], None], strict=False):
         rows = max((row for _, row in bar_rows(lane)), default=0) + 1
@@ -139,7 +136,6 @@ def _tracks(lanes: Sequence[Lane], scale: LinearScale, top: float, look: Look) -
 
 
 def _bars(lane: Lane, band: Rect, scale: LinearScale, look: Look) -> list[Mark]:
-    """Return the bars of a lane, the narrowest ones over the others."""
     marks = list[tuple[float, Mark]]()
     for bar, row in bar_rows(lane):
         left, right = scale.at(bar.start_s), scale.at(bar.end_s)

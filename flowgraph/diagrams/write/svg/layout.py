@@ -57,9 +57,9 @@ class LaidFrame:
 
 @dataclass(frozen=True)
 class LaidArrow:
-    """An arrow as cubic curves (a first point, then three for each), its tip, and the middle of its label.
+    """An arrow as cubic curves (a first point, then three for each), its tip, and the centre of its label.
 
-    A label without room has no place; a viewer shows it when you point at the arrow.
+    `label_at` is None for a label without room; a viewer shows it when you point at the arrow.
     """
 
     arrow: Arrow
@@ -71,7 +71,7 @@ class LaidArrow:
 
 @dataclass(frozen=True)
 class LaidPicture:
-    """A picture that has been laid out: frames from the outermost in, and its size in CSS pixels."""
+    """A picture with positions: boxes, frames from the outermost inwards, arrows, and its size, all in CSS pixels."""
 
     boxes: tuple[LaidBox, ...]
     frames: tuple[LaidFrame, ...]
@@ -83,8 +83,8 @@ class LaidPicture:
 def lay_out(picture: Picture) -> LaidPicture:
     """Return the sizes and positions of a picture's boxes, frames and arrows, in pixels, as Graphviz arranges them.
 
-    The picture goes from top to bottom; arrows to the next step point up and do not affect the positions. Raises
-    UsageError if Graphviz is not installed.
+    The picture goes from top to bottom; arrows to the next step point up and do not affect the positions. A picture
+    that has nothing except devices in frames is returned empty. Raises UsageError if Graphviz is not installed.
     """
     if all(_is_plate(box) for box in picture.boxes):
         return LaidPicture((), (), (), 2 * MARGIN_PX, 2 * MARGIN_PX)
@@ -92,9 +92,10 @@ def lay_out(picture: Picture) -> LaidPicture:
 
 
 def graphviz_layout(picture: Picture) -> pygraphviz.AGraph:
-    """Return the Graphviz graph of a picture, in which Graphviz has stored positions.
+    """Return the Graphviz graph of a picture, in which Graphviz has stored positions, in points.
 
-    It has no space for arrow labels if there are more than 150 arrows, or if Graphviz loses an arrow with labels.
+    Labels of arrows have space of their own, unless there are more than 150 arrows or Graphviz would lose an arrow.
+    Raises UsageError if Graphviz is not installed.
     """
     labelled = len(picture.arrows) <= LABELLED_ARROWS_MAX
     graph = _arranged(picture, labelled)
@@ -141,7 +142,6 @@ def _add_frame(graph: Any, picture: Picture, frame: str | None) -> None:
 
 
 def _ends(arrow: Arrow) -> tuple[str, str]:
-    """Return the upper and the lower box: an arrow to the next step goes up."""
     up = arrow.style is ArrowStyle.CARRY
     return (arrow.target, arrow.source) if up else (arrow.source, arrow.target)
 
@@ -153,29 +153,28 @@ def _room(width_px: float, height_px: float) -> str:
 
 
 def _is_plate(box: Box) -> bool:
-    """Return whether a box is a plate at the head of its frame: no arrow ends at devices."""
     return box.kind == "device" and box.inside is not None
 
 
 def plates_in(picture: Picture, frame: Frame) -> list[Box]:
-    """Return the device boxes that are written at the top of a frame instead of being boxes of their own."""
+    """Return the device boxes directly inside a frame, which are written as lines at the top of the frame."""
     return [box for box in picture.boxes_in(frame.id) if _is_plate(box)]
 
 
 def plate_line(box: Box) -> str:
-    """Return the line of text by which a device box is written at the top of its frame."""
+    """Return the line of text by which a device box is written at the top of its frame, with the sign of its status."""
     return SIGNS[box.status] + " · ".join(clean(line) for line in box.label)
 
 
 def plate_width_px(box: Box) -> float:
-    """Return the width that a device box needs at the top of its frame, in pixels."""
+    """Return the width in pixels that a device box needs at the top of its frame."""
     return width_of(plate_line(box), "small") + 16
 
 
 def box_lines(box: Box) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the lines of a box's label: those of its name, which is bold, and those of its details, which are smaller.
+    """Return the lines of a box's label: those of its name, which are bold, and the smaller ones of its details.
 
-    A line has at most 190 pixels; a name has at most 2 lines, and each detail at most 3.
+    A line is at most 190 pixels wide; a name has at most 2 lines, and each detail at most 3.
     """
     name, *details = box.label
     smaller = (line for text in details for line in wrapped(text, BOX_ROOM_PX, "small", max_lines=LINES_MAX))
@@ -183,7 +182,7 @@ def box_lines(box: Box) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def box_size_px(box: Box) -> tuple[float, float]:
-    """Return the width and height that a box needs for its label, in pixels."""
+    """Return the width and height in pixels that a box needs for its label and its shape."""
     names, details = box_lines(box)
     width = max(widest(names, "strong"), widest(details, "small")) + PADDING_PX.get(box.kind, 20.0)
     height = (len(names) + len(details)) * LINE_PX + 14
@@ -248,7 +247,6 @@ def _numbers(text: str) -> list[float]:
 
 
 def _laid_frames(graph: Any, picture: Picture, flipped: Flip) -> Iterator[LaidFrame]:
-    """Yield each frame that has something in it, the outer before the inner."""
     frames = {frame.id: frame for frame in picture.frames}
     for subgraph in graph.subgraphs():
         if subgraph.graph_attr["bb"]:

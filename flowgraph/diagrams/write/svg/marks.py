@@ -39,8 +39,8 @@ class Mark:
 def group(classes: str, *children: Mark | None, title: str = "", focus: bool = False, **data: Value) -> Mark:
     """Return an SVG group of marks with these CSS classes; children that are None are left out.
 
-    `title` is its tooltip, `focus` makes it reachable by keyboard, and `data` are its `data-` attributes for the page's
-    script.
+    `title` is the tooltip of the group, `focus` makes the group reachable by keyboard, and `data` become its `data-`
+    attributes, which the page's script reads.
 
     >>> group("box", from_="n0").attributes
     {'class': 'box', 'data-from': 'n0'}
@@ -53,7 +53,7 @@ def group(classes: str, *children: Mark | None, title: str = "", focus: bool = F
 
 
 def rect(classes: str, area: Rect, radius: float = 0) -> Mark:
-    """Return a rectangle that covers `area`, with these CSS classes and corners of this radius."""
+    """Return a rectangle that covers `area`, with these CSS classes and corners of `radius` pixels."""
     size = {"x": area.left, "y": area.top, "width": area.width, "height": area.height}
     return Mark("rect", {"class": classes, **size, **({"rx": radius} if radius else {})})
 
@@ -79,26 +79,26 @@ def circle(classes: str, centre: Point, radius: float) -> Mark:
 
 
 def text_mark(text: TextLine, *spans: Mark) -> Mark:
-    """Return a line of text as a mark, followed on the same line by `spans`, which may have other CSS classes."""
+    """Return a line of text as a mark; `spans` follow on the same line, and may have other CSS classes."""
     classes = {"class": text.classes} if text.classes else {}
     anchor = {"text-anchor": text.anchor} if text.anchor != "start" else {}
     return Mark("text", {**classes, "x": text.x, "y": text.y, **anchor}, text.text, spans)
 
 
 def star(classes: str, x: float, y: float, radius: float) -> Mark:
-    """Return a five-pointed star centred on (x, y), with these CSS classes; `radius` is that of its points."""
+    """Return a five-pointed star centred on (x, y), with these CSS classes; `radius` is the distance of the points."""
     turns = [(place * math.pi / 5, radius if place % 2 == 0 else radius * 0.45) for place in range(10)]
     return polygon(classes, ((x + reach * math.sin(turn), y - reach * math.cos(turn)) for turn, reach in turns))
 
 
 def stripes(area: Rect) -> Mark:
-    """Return vertical stripes that fill an area, as one dashed line that is as wide as the area is high."""
+    """Return the mark of vertical stripes that fill an area: one dashed line, as wide as the area is high."""
     middle = line("stripes", (area.left, area.middle), (area.right, area.middle))
     return Mark("line", {**middle.attributes, "stroke-width": area.height})
 
 
 def hatching(classes: str, area: Rect, gap: float = 6.0) -> Mark:
-    """Return diagonal lines that fill a rectangle, as one path; lines are `gap` pixels apart along its edges.
+    """Return diagonal lines that fill a rectangle, as one path; the lines are `gap` pixels apart along its edges.
 
     >>> hatching("hatch", Rect(0, 0, 12, 6)).attributes["d"]
     'M0 6L6 0M6 6L12 0'
@@ -135,7 +135,9 @@ def xml_lines(mark: Mark) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    r"""Return a text escaped for XML, without the characters that XML does not allow (XML 1.0, section 2.2).
+    r"""Return a text escaped for XML, without the characters that XML 1.0 does not allow.
+
+    Source: XML 1.0, section 2.2.
 
     >>> escaped("a\x1b[31m\ud83d <b>")
     'a[31m &lt;b&gt;'

@@ -34,9 +34,9 @@ UNITS = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 
 
 def memory_svg(chart: MemoryChart, look: Look = ALONE) -> str:
-    """Return the memory of a step as SVG, 960 pixels wide: a panel for each pool, with a column for each phase.
+    """Return the memory of a step as SVG text, 960 pixels wide: a panel for each pool, with a column for each phase.
 
-    `look` says whether it is embedded in a page. Pools of equal capacity share a scale.
+    `look` says whether the picture is embedded in a page. Pools with devices of equal capacity share a scale.
     """
     phases = [phase for store in chart.stores for phase in store.phases]
     roles = list(dict.fromkeys(role for phase in phases for role, _ in phase.held))
@@ -85,7 +85,7 @@ def _listed(*parts: str) -> str:
 
 
 def over_text(phase: Phase, store: MemoryColumn) -> str:
-    """Return a text that says by how much a phase exceeds a device's capacity, or else what a plan may fill of it.
+    """Return by how much a phase exceeds the capacity of a device, or else what a plan may fill of it, as text.
 
     Returns "" if the phase exceeds neither.
 
@@ -102,7 +102,7 @@ def over_text(phase: Phase, store: MemoryColumn) -> str:
 
 @dataclass(frozen=True)
 class ColumnPart:
-    """The memory of one role in a column: its place in the legend, its area, and the text in it if there is room."""
+    """The memory of one role in a column: the role's index in the legend, its area, and its text if there is room."""
 
     place: int
     size_bytes: int
@@ -164,9 +164,9 @@ class _Panel:
         )
 
     def levels(self) -> Iterator[Mark]:
-        """Yield the lines of the capacity, its name above, and of what a plan may fill, its name below.
+        """Yield a named line at the capacity of a device, and one at what a plan may fill unless both are equal.
 
-        Where both are far above, the top of the panel says so. Where a plan may fill all, there is one line.
+        A capacity above the panel's top is named there, alone.
         """
         store, plot, capacity = self.store, self.plot, show_bytes(self.store.capacity_bytes)
         levels: list[tuple[str, float, float, tuple[str, ...]]] = [
@@ -184,7 +184,7 @@ class _Panel:
             yield group(kind, line("line", (plot.left, y), (plot.right + 4, y)), *map(text_mark, lines))
 
     def columns(self) -> Iterator[Mark]:
-        """Yield the phases of a pool; slanted names that would meet are left out."""
+        """Yield a column for each phase of the pool; slanted names that would overlap are left out."""
         weights, plot = _weights(self.store), self.plot
         unit = plot.width / max(sum(weights), 1.0)
         x, free = plot.left, float("-inf")
@@ -259,7 +259,7 @@ class _Panel:
 
 
 def free_middle(top: float, bottom: float, lines: Sequence[float]) -> float | None:
-    """Return the y coordinate nearest to the middle of an area at which a name overlaps no line; None if there is none.
+    """Return the y coordinate nearest to the middle of an area where a name overlaps no line; None if there is none.
 
     `top` and `bottom` are the edges of the area, and `lines` the y coordinates of horizontal lines, in pixels.
 

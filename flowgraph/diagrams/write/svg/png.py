@@ -18,8 +18,8 @@ _COVERED = re.compile("[\u0000-\u03e1\u03f0-\u052f\u1e00-\u1fff\u2000-\u206f\u20
 def png(svg: str) -> bytes:
     """Return an SVG as the bytes of a PNG in light colours, with 2 pixels for each pixel of the SVG.
 
-    A picture with a side of more than 16,000 pixels is scaled down to that. Raises UsageError if `resvg_py` or the font
-    is not installed.
+    A picture that would have a side of more than 16,000 pixels is scaled down to that. Raises UsageError if `resvg_py`
+    or the font is not installed, and AssertionError if the SVG has no width and height.
     """
     try:
         import resvg_py
@@ -36,7 +36,7 @@ def png(svg: str) -> bytes:
 
 
 def uncovered_characters(svg: str) -> str:
-    """Return the distinct characters in an SVG's `<text>` elements that the font for PNGs lacks, as one string.
+    """Return the distinct characters of an SVG's `<text>` elements that the font for PNGs lacks, as they first appear.
 
     >>> uncovered_characters("<title>a → b</title><text>policy ≤ 4 политика</text>")
     ''

@@ -56,7 +56,7 @@ RANKS = list(STYLES)
 
 @dataclass(frozen=True)
 class Axis:
-    """A scale along an edge of the plot, of numbers or of their logarithms, its unit, and its marks with their text."""
+    """An axis of a plot: its scale (of logarithms if `log`), the unit of its texts, and its ticks as (value, text)."""
 
     scale: LinearScale
     unit: str
@@ -64,7 +64,7 @@ class Axis:
     log: bool = False
 
     def place(self, value: float) -> float:
-        """Return the place of a number."""
+        """Return the coordinate in pixels of a value; on a logarithmic axis, at least that of 1e-12."""
         return self.scale.at(_log(value) if self.log else value)
 
 
@@ -74,7 +74,7 @@ def _log(value: float) -> float:
 
 @dataclass(frozen=True)
 class CandidateDot:
-    """A candidate in the picture; `row` is its index in the data."""
+    """A candidate and the centre of its dot in pixels; `row` is the index of the candidate in the data."""
 
     row: int
     dot: Dot
@@ -83,12 +83,12 @@ class CandidateDot:
 
     @property
     def style(self) -> DotStyle:
-        """Return the style of the dot's mark."""
+        """Return the look of a candidate of this mark: best, front or other."""
         return STYLES[self.dot.mark]
 
     @property
     def rect(self) -> Rect:
-        """Return the square that the dot's mark covers."""
+        """Return the square around the dot, in pixels."""
         radius = self.style.radius
         return Rect(self.x - radius, self.y - radius, 2 * radius, 2 * radius)
 
@@ -96,7 +96,8 @@ class CandidateDot:
 def scatter_svg(scatter: Scatter, look: Look = ALONE) -> str:
     """Return a scatter plot of a search's candidates as SVG, 960 pixels wide: seconds a step across, memory upwards.
 
-    `look` says whether it is embedded in a page. A line connects the candidates that no other beats in both measures.
+    `look` says whether the picture is embedded in a page. A line connects the candidates marked best or front. If the
+    slowest takes more than 20 times as long as the fastest, seconds are on a logarithmic scale.
     """
     names = {dot.mark: dot.label for dot in reversed(scatter.dots)}
     # The best is named here, for it may have no place at its dot.
@@ -162,7 +163,6 @@ def _seconds_axis(dots: Sequence[Dot], plot: Rect) -> Axis:
 
 
 def _even_axis(start: float, end: float, low: float, high: float, name: str, unit: float) -> Axis:
-    """Return an axis with even steps in a unit, a little longer than from the lowest to the highest number."""
     low, high = pad_range(low / unit, high / unit)
     marks = tuple((mark * unit, text) for mark, text in labelled_ticks(low, high, 7))
     return Axis(LinearScale(start, end, low * unit, high * unit), name, marks)
@@ -185,7 +185,7 @@ def log_ticks(low: float, high: float) -> tuple[float, ...]:
 def front_path(front: Sequence[Point]) -> str:
     """Return the SVG path data of a step line through points: across first, then up or down to the next point.
 
-    `front` are at least one point, from left to right.
+    `front` has the points from left to right, at least one.
 
     >>> front_path([(0, 9), (5, 4), (7, 2)])
     'M0 9H5V4H7V2'
@@ -195,10 +195,7 @@ def front_path(front: Sequence[Point]) -> str:
 
 
 def _labels(dots: Sequence[CandidateDot], front: Sequence[Point], plot: Rect) -> Iterator[TextLine]:
-    """Yield names of the best, the front, then others, wherever a name meets no dot, no other name, and not the front.
-
-    A name begins with the candidate's rank, as in the table next to the picture.
-    """
+    """Yield the names, with rank, of dots, the best first, that have room next to dots, names and the front."""
     occupied = [dot.rect for dot in dots]
     for (left, upper), (right, lower) in pairwise(front):
         occupied += [Rect(left, upper - 1, right - left, 2), Rect(right - 1, min(upper, lower), 2, abs(lower - upper))]

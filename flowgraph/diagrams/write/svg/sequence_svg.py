@@ -31,7 +31,10 @@ NAMES: Mapping[MessageStyle, str] = {
 
 @dataclass(frozen=True)
 class Sheet:
-    """The layout of a sequence diagram: the centre and width of each actor's box, and the heights of lifelines."""
+    """The layout of a sequence diagram in pixels: actors' boxes by centre and width, and the heights of the lifelines.
+
+    Boxes begin at `box_top`; lifelines end at `foot`.
+    """
 
     width: float
     legend: Mark
@@ -43,18 +46,18 @@ class Sheet:
 
     @property
     def line_top(self) -> float:
-        """Return the y coordinate at which lifelines begin."""
+        """Return the y coordinate at which lifelines begin, in pixels."""
         return self.box_top + self.box_height
 
     def box(self, place: int, top: float) -> Rect:
-        """Return the rectangle of actor number `place`, with its upper edge at `top`."""
+        """Return the rectangle of actor number `place`, from 0, with its upper edge at `top`."""
         return Rect(self.centres[place] - self.widths[place] / 2, top, self.widths[place], self.box_height)
 
 
 def sequence_svg(diagram: SequenceDiagram, look: Look = ALONE) -> str:
-    """Return a sequence diagram as SVG, as wide as its actors and labels need.
+    """Return a sequence diagram as SVG text, as wide as its actors and labels need, and at least 420 pixels.
 
-    `look` says whether it is embedded in a page. With 12 or more messages, actors are named at the bottom too.
+    `look` says whether the picture is embedded in a page. With 12 or more messages, actors are named at the bottom too.
     """
     actors = diagram.actors
     sheet = _sheet(diagram)
@@ -66,11 +69,7 @@ def sequence_svg(diagram: SequenceDiagram, look: Look = ALONE) -> str:
 
 
 def _sheet(diagram: SequenceDiagram) -> Sheet:
-    """Lay actors out: as far apart as their boxes and the labels between them need.
-
-    A label between two actors that are not neighbours widens the gaps between them evenly, the short ways first. The
-    last gap is how far the last actor's loops reach, 0 without any.
-    """
+    """Return the layout with actors as far apart as their boxes and the labels between them need."""
     places = {actor.id: place for place, actor in enumerate(diagram.actors)}
     widths = list[float]()
     for actor in diagram.actors:
@@ -102,7 +101,6 @@ def _sheet(diagram: SequenceDiagram) -> Sheet:
 
 
 def _actors(actors: Sequence[Actor], sheet: Sheet, tops: Sequence[float], bottom: float, look: Look) -> Iterator[Mark]:
-    """Yield a band around each run of neighbours in one pool, its name at the top, then lifelines, then boxes."""
     for pool, run in groupby(range(len(actors)), key=lambda place: actors[place].pool):
         places = list(run)
         if pool:
@@ -129,7 +127,6 @@ def _actors(actors: Sequence[Actor], sheet: Sheet, tops: Sequence[float], bottom
 
 
 def _messages(diagram: SequenceDiagram, sheet: Sheet, look: Look) -> Iterator[Mark]:
-    """Yield each message: its line, its tip and its label; one of an actor to itself is a loop right of its line."""
     places = {actor.id: place for place, actor in enumerate(diagram.actors)}
     for row, message in enumerate(diagram.messages):
         y = sheet.line_top + ROW_HEIGHT * (row + 1) - 6

@@ -36,7 +36,7 @@ SWATCH_WIDTH, SWATCH_HEIGHT, SWATCH_GAP, ROW, NAME_MAX = 20.0, 14.0, 18.0, 20.0,
 
 @dataclass(frozen=True)
 class Look:
-    """The surroundings of a picture: whether it is `embedded` in a page with a style, and the page's pools in order."""
+    """Where a picture is shown: alone, or `embedded` in a page that has the style sheet; and the page's `pools`."""
 
     embedded: bool = False
     pools: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Entry:
 def legend(entries: Sequence[Entry], top: float, right: float = WIDTH - MARGIN) -> tuple[Mark, float]:
     """Return a legend at height `top`, and the height that it needs with the gap below; 0 without entries.
 
-    Entries go into as many rows as they need to stay left of `right`; lengths are in pixels.
+    Entries continue on a new row where they would reach beyond `right`; lengths are in pixels.
 
     >>> legend([], 40)[1], len(legend([Entry("bar-generate", "generate")], 40)[0].children)
     (0.0, 2)

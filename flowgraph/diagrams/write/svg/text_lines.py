@@ -35,7 +35,7 @@ Anchor = Literal["start", "middle", "end"]
 
 @dataclass(frozen=True)
 class TextLine:
-    """A line of text, by the place of its anchor on its baseline."""
+    """A line of text: the x coordinate of its `anchor` and the y coordinate of its baseline, in pixels."""
 
     x: float
     y: float
@@ -55,7 +55,7 @@ class TextLine:
 
     @property
     def rect(self) -> Rect:
-        """Return the rectangle that the text covers."""
+        """Return the rectangle that the text covers at most, in pixels."""
         left = self.x - self.width * {"start": 0.0, "middle": 0.5, "end": 1.0}[self.anchor]
         return Rect(left, self.y - ASCENT * self.size_px, self.width, self.size_px)
 
@@ -124,7 +124,8 @@ def cut_to_width(text: str, room_px: float, classes: str = "") -> str:
 def clean_and_cut(text: str, room_px: float, classes: str = "", limit_characters: int = LABEL_CHARACTERS) -> str:
     """Return a user's text as one printable line of at most `room_px` pixels and `limit_characters` characters.
 
-    It is cleaned by `clean`, and has an ellipsis if it was cut. `classes` are the CSS classes of the text.
+    The text is cleaned by `clean`, and ends in an ellipsis if it was cut; "" if fewer than two letters fit. `classes`
+    are the CSS classes of the text.
     """
     return cut_to_width(clean(text, limit_characters), room_px, classes)
 

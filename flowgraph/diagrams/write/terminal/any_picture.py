@@ -23,8 +23,7 @@ WIDTH_MIN = 20
 def terminal(drawing: Drawing, width: int, colour: bool) -> str:
     """Return a picture of any kind as text for a terminal of `width` columns, with its title above and `about` below.
 
-    At least 20 columns are used. Only a name may be wider than the terminal. Without `colour` the text has no escape
-    codes.
+    At least 20 columns are used. Only a name may be wider than the terminal. `colour` adds escape codes.
     """
     from rich.console import Console
     from rich.text import Text
@@ -55,7 +54,6 @@ def terminal(drawing: Drawing, width: int, colour: bool) -> str:
 
 
 def _parts(drawing: Drawing, width: int) -> Iterable[RenderableType]:
-    """Return what is printed between title and sentences; rich is imported only here."""
     from flowgraph.diagrams.write.terminal import terminal_boxes, terminal_charts
 
     match drawing:

@@ -10,9 +10,10 @@ GAP = " "
 
 
 def sparkline(values: Sequence[float | None], width: int = 24) -> str:
-    """Return values as a line of block characters, at most `width` wide; a higher block is a higher value, a gap None.
+    """Return values as at most `width` block characters: a higher block is a higher value, a space is a gap.
 
-    More values than characters are averaged. Infinities and NaN count as missing; a constant is a line at mid-height.
+    If there are more values than characters, each character is the mean of neighbouring values. None, infinities and
+    NaN are gaps; a constant is a line at mid-height.
 
     >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7])
     '▁▂▃▄▅▆▇█'

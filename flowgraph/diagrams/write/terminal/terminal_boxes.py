@@ -47,7 +47,7 @@ class _Line:
 def flow_lines(picture: Picture, width: int) -> list[Text]:
     """Return the picture of a flow as lines of text for `width` columns: a line for each box, then the other arrows.
 
-    An arrow to a later box is drawn as a rail; arrows to the next step or to an earlier box are listed at the end. If
+    An arrow to a later box is drawn as a rail. Arrows to the next step or to an earlier box are listed at the end. If
     the rails need more than half of the columns, numbers of boxes replace them.
     """
     lines = [*_lines(picture)]
@@ -76,10 +76,7 @@ def _padded(text: Text, width: int) -> Text:
 
 
 def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterator[_Line]:
-    """Yield a line for each box, and one above the first box of a frame; with `numbers`, these in place of rails.
-
-    A line ends with what its box reads, with the number of its source if there are numbers, and its details.
-    """
+    """Yield a line for each box, and one above the first box of a frame; `numbers` of boxes replace rails."""
     lines = assign_columns(picture)
     paths = [picture.frames_around(row.box.inside)[::-1] for row in lines]
     depth = max(map(len, paths), default=0)
@@ -108,7 +105,7 @@ def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterat
 
 
 def kind_text(box: Box) -> Text:
-    """Return the kind of a box as text, in the colour of boxes of that kind."""
+    """Return the kind of a box as text for a terminal, in the colour of boxes of that kind."""
     return Text(box.kind, "" if box.kind in _UNCOLOURED else INKS[box.kind].border)
 
 
@@ -138,7 +135,11 @@ def _rails(row: BoxLine) -> str:
 
 @dataclass(frozen=True)
 class BoxLine:
-    """One box: its column, the columns that it reads, those that end at it, and all that pass or end here."""
+    """One box and its place: the column of the box, and the rails in its line, by their columns.
+
+    The box reads the rails `reads`; the rails `ends` end here, and `rails` are all that pass or end. `arrows` lead
+    here.
+    """
 
     box: Box
     column: int
@@ -174,7 +175,6 @@ def assign_columns(picture: Picture) -> list[BoxLine]:
 
 
 def _is_rail(arrow: Arrow, place: dict[str, int]) -> bool:
-    """Return whether an arrow is drawn as a rail: it leads to a later line, and not to the next step."""
     return arrow.style is not ArrowStyle.CARRY and place[arrow.source] < place[arrow.target]
 
 
@@ -185,9 +185,9 @@ def arrows_without_rail(picture: Picture) -> list[Arrow]:
 
 
 def reading_order(picture: Picture) -> Sequence[Box]:
-    """Return the boxes of a picture, sorted so that each comes after all boxes that it reads.
+    """Return the boxes of a picture, sorted so that each comes after all boxes that have an arrow to it.
 
-    Arrows to the next step are ignored. Otherwise boxes keep their order; with a cycle, all do.
+    Arrows to the next step are ignored. Boxes otherwise keep the order of the picture, also if arrows form a cycle.
     """
     number = {box.id: place for place, box in enumerate(picture.boxes)}
     edges = {(arrow.source, arrow.target) for arrow in picture.arrows if arrow.style is not ArrowStyle.CARRY}
@@ -216,8 +216,7 @@ def is_placed(picture: Picture) -> bool:
 def panels(picture: Picture) -> Iterator[RenderableType]:
     """Yield the parts of a plan's picture for a terminal, as objects that rich prints.
 
-    The boxes outside of all frames come first, then a panel for each outer frame, and then lists of the arrows between
-    places, by style.
+    Boxes outside of all frames come first, then a panel for each outer frame, then arrows between places, by style.
     """
     yield from _panels_in(picture, None)
     for style, heading in _LISTED.items():

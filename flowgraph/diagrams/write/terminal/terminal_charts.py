@@ -38,9 +38,8 @@ _ARROWS: Mapping[MessageStyle, str] = {"call": "→", "reply": "⇢", "transfer"
 def lane_lines(lanes: Lanes, width: int) -> Iterator[Text]:
     """Yield the lines of a timeline: each lane to scale, an axis, and then the busy and idle shares of each lane.
 
-    `width` is the number of columns. A bar ends with `│`, and idle time is dots. A bar too short for its label shows as
-    much of it as fits, and a bar of less than a column takes one if there is room. Idle times are listed by their
-    reasons, the longest first.
+    `width` is the number of columns. A bar ends with `│`, and idle time is dots. A label that is too long for its bar
+    is cut, and a bar of less than a column takes one if there is room. Idle times are sums by reason, longest first.
     """
     labels = [clean(lane.label) + (" (measured)" if lane.measured else "") for lane in lanes.lanes]
     margin = max(map(cell_len, labels), default=0)
@@ -91,7 +90,7 @@ def memory_lines(chart: MemoryChart, width: int) -> Iterator[Text]:
     """Yield the lines of a memory chart: for each pool a heading, then a bar for each phase, up to the capacity.
 
     `width` is the number of columns. Below a bar are the bytes that do not fit, or that exceed what a plan may fill,
-    and the bytes of each part.
+    and the bytes of each part if there are several.
     """
     for store in chart.stores:
         room = f", {show_bytes(store.room_bytes)} for a plan" if store.room_bytes != store.capacity_bytes else ""
@@ -118,7 +117,6 @@ def memory_lines(chart: MemoryChart, width: int) -> Iterator[Text]:
 
 
 def _table(*columns: str, rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """Return a table of plain text, without its empty columns."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     places = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     for place in places:
@@ -129,7 +127,7 @@ def _table(*columns: str, rows: Sequence[Sequence[str]], right: Sequence[str] = 
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Return a table of placements with their seconds a step, their pools, and how they compare with the best.
+    """Return a table of placements with their seconds a step ("-" if unknown), pools, and difference from the best.
 
     A pool is written with its number of devices and its roles.
     """
@@ -143,7 +141,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def scatter_table(scatter: Scatter) -> Table:
-    """Return a table of the candidates of a search, in its order, with their seconds a step and bytes of memory."""
+    """Return a table of the candidates of a search, in the search's order, with seconds a step and peak memory."""
     rows = list[tuple[str, ...]]()
     for rank, dot in enumerate(scatter.dots, 1):
         measures = number_text(dot.seconds), show_bytes(dot.memory_bytes)
@@ -153,7 +151,10 @@ def scatter_table(scatter: Scatter) -> Table:
 
 
 def curves_table(curves: Curves) -> Table:
-    """Return a table of a run's metrics, headlines first: a small curve, first, last, lowest and highest value."""
+    """Return a table of a run's metrics, headlines first: a small curve, and the first, last, lowest and highest value.
+
+    A metric without values has the text "no values" instead.
+    """
     rows = list[tuple[str, ...]]()
     for series in sorted(curves.series, key=lambda series: not series.headline):
         name = clean(series.name) + (f" ({clean(series.unit)})" if series.unit else "")
@@ -167,7 +168,7 @@ def curves_table(curves: Curves) -> Table:
 def sequence_lines(diagram: SequenceDiagram) -> Iterator[Text]:
     """Yield a numbered line for each message of a sequence diagram; a message of an actor to itself has no arrow.
 
-    An actor is called by its first line; if several have that line, details in parentheses tell them apart.
+    An actor is called by the first line of its label, followed by details in parentheses if other actors have it too.
     """
     counts = Counter(clean(actor.label[0] if actor.label else "") for actor in diagram.actors)
     names = dict[str, str]()  # an actor's first line; if another has that line too, with its pool and all of its label
