@@ -89,10 +89,12 @@ def importance_weights(
     """Return importance weights [B, T]: exp(old - behaviour), a token's probability relative to that in sampling.
 
     `behaviour` has the log-probs from sampling, `old` those of the policy for which the weights correct. At level
-    "sequence" all tokens of a row have one weight: the exponential of the sum over the row's mask. `cap` truncates
-    weights; with `cap` None and `low`, `high` or both, weights outside of these bounds are 0. The log of a weight is
-    clamped to ±20. Weights are 0 where the mask is 0, and no gradient flows through them. Metrics are means over
-    tokens, or at level "sequence" over rows with a token. Raises LawError for tokens without a log-prob in `behaviour`.
+    "sequence" all tokens of a row have one weight: exp of the sum of old - behaviour over the tokens that the mask
+    keeps. Weights above `cap` become `cap`. To drop weights instead, set `cap` to None: weights below `low` or above
+    `high` then become 0. The log of a weight is clamped to ±20 before that. Weights are 0 where the mask is 0, and no
+    gradient flows through them. Metrics are means over tokens, or at level "sequence" over rows with a token. Raises
+    SettingError if `low` or `high` is set together with `cap`, or if `high` is not above `low`, and LawError for tokens
+    without a log-prob in `behaviour`.
     Source: truncation: Espeholt et al. 2018 (V-trace), arXiv 1802.01561, section 4.1, as Yao et al. 2025, "Your
     Efficient RL Framework Secretly Brings You Off-Policy RL Training", apply it to two engines; bounds: Ling Team 2025
     (IcePop), arXiv 2510.18855; level "sequence": Liu, Li et al. 2025, "When Speed Kills Stability".
@@ -121,8 +123,9 @@ def importance_weights(
 def normalized_weights(weights: ImportanceWeights, mask: Mask, *, level: Level) -> ImportanceWeights:
     """Return importance weights [B, T] divided by their mean over the batch, so that their mean becomes 1.
 
-    At level "token" the mean is over tokens; at level "sequence" it is that of the token means of all rows with a
-    token. Weights that are all 0 do not change.
+    At level "token" this is the mean over all tokens. At level "sequence" each row is averaged over its tokens first,
+    and then the rows are averaged; rows without tokens do not count. Only tokens that the mask keeps count; the others
+    get 0. Weights that are all 0 stay 0. No gradient flows through the result.
     Source: self-normalised importance sampling, Owen 2013, "Monte Carlo theory, methods and examples", section 9.2.
     """
     plain, tokens = masked(weights.data.detach(), mask), mask.data.sum(1)

@@ -33,9 +33,10 @@ def accuracy(scores: Scores) -> Accuracy:
 def pass_at_k(scores: Scores, group: Group, *, k: Annotated[int, Field(ge=1)] = 1) -> Accuracy:
     """Return an unbiased estimate of the probability that at least one of `k` responses to a prompt has full marks.
 
-    The estimate is the mean over prompts of 1 - C(n - c, k) / C(n, k), for n responses to a prompt, c of them with full
-    marks. Scores and prompts (`group`) are [B]. The result is 0 without prompts. Raises LawError for a prompt with
-    fewer than `k` responses.
+    A response has full marks if its score is at least 1. `scores` [B] and `group` [B] have the score and the prompt's
+    id of each response. The estimate is the mean over prompts of 1 - C(n - c, k) / C(n, k), for n responses to a
+    prompt, c of them with full marks; it is 0 without prompts. Raises LawError if a prompt has fewer than `k`
+    responses.
     Source: Chen et al. 2021 (Codex), arXiv 2107.03374, equation 1.
 
     >>> import torch

@@ -103,16 +103,13 @@ _AFTER_UNITS = (("\\\\%", ""), ("\\%", ""), (" .", " 0."), ("{.", "{0."))
 
 
 def normal_math(text: str) -> str:
-    r"""Return the normal form in which the scorer of MATH compares answers.
+    r"""Return an answer in the normal form in which the scorer of MATH compares answers.
 
-    Spaces, `\left`, `\right`, `\$`, `\%`, degrees and a unit after `\text{ ` are dropped, as is a left-hand side of at
-    most two characters; `\tfrac` becomes `\frac`, and `\frac12`, `\sqrt3`, `1/2` and `0.5` get their braces. Raises
-    ValueError, as that scorer does, for two units and for `\sqrt` or `\frac` without an argument.
-
-    Source: Hendrycks et al. 2021 (MATH), arXiv 2103.03874, `is_equiv` of its repository.
-
-    >>> normal_math(r"x = \tfrac12"), normal_math("1/2"), normal_math(r"36^\circ"), normal_math(r"5\text{ cm}")
-    ('\\frac{1}{2}', '\\frac{1}{2}', '36', '5')
+    Spaces, `\left`, `\right`, `\$`, `\%` and degrees are dropped, and everything from `\text{ ` on, which is usually a
+    unit. A left-hand side of at most two characters, such as `x =`, is dropped too. `\tfrac` and `\dfrac` become
+    `\frac`; `\frac12` and `\sqrt3` get braces; a fraction of integers such as `1/2`, and `0.5`, become `\frac{1}{2}`;
+    other decimals stay. Raises ValueError, as that scorer does, for a second `\text{ ` and for `\sqrt` or `\frac` at
+    the end or directly repeated.
     """
     for before, after in _OF_MATH:
         text = text.replace(before, after)

@@ -97,7 +97,10 @@ def fit_scales(observations: Sequence[Observation], source: str, *, noise_sd: fl
 
 
 def calibration_of(factors: Mapping[Key, float]) -> Calibration | None:
-    """Return a calibration with these factors, each with itself as its interval; None if `factors` is empty."""
+    """Return a calibration with these factors and without uncertainty: `low` and `high` of each scale are its factor.
+
+    Returns None if `factors` is empty. Raises pydantic's ValidationError for a factor outside 0.001 to 1000.
+    """
     scales = tuple(
         Scale(phase=phase, role=role, device=device, factor=factor, low=factor, high=factor)
         for (phase, role, device), factor in factors.items()

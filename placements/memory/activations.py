@@ -103,9 +103,10 @@ def backward_numbers(shape: ModelShape, layout: Layout) -> float:
 
 
 def row_numbers(shape: ModelShape, layout: Layout, mode: Checkpointing) -> float:
-    """Return how many numbers per token an update holds at its peak, in all layers together, on one device.
+    """Return how many activation numbers per token an update holds at its peak, over all layers, on one device.
 
-    The layout's pipeline does not change the result: a stage has fewer layers, but holds as many more micro-batches.
+    `mode` says what is stored for the backward pass and what is recomputed. Logits are not included. Pipeline stages do
+    not change the result: a stage has fewer layers, but holds the activations of proportionally more micro-batches.
     """
     waiting, again = checkpointed_numbers(shape, layout, EAGER, mode)
     return waiting * shape.layers + again + backward_numbers(shape, layout)

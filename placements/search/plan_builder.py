@@ -189,10 +189,12 @@ def _pools(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> tuple[Po
 
 
 def has_room(problem: PlanningProblem, blocks: Sequence[BlockOption]) -> bool:
-    """Return whether the cluster has devices for the pools of these blocks and, on CPUs, enough memory.
+    """Return whether the pools of these blocks can be laid out on the cluster and, on CPUs, whether they fit in memory.
 
-    Tensor groups must be inside NVLink domains. Pools of whole machines always have devices if no domain spans several
-    machines. On GPUs, memory is not checked, since a search leaves out options that do not fit.
+    A pool must have a place for each of its tensor groups inside one NVLink domain; a group larger than a domain takes
+    whole domains. If all pools consist of whole machines and no domain spans machines, the layout is not checked: the
+    blocks must not take more devices in total than the cluster has. On GPUs memory is not checked either, since a
+    search has already left out options that do not fit.
     """
     homes = homes_of_blocks(problem, blocks)
     if problem.kind == "cpu":

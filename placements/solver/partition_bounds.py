@@ -121,10 +121,12 @@ def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...
 def narrowed_covers(
     tables: Sequence[OptionTable], covers: Covers, capacity: Sequence[int], goal: ObjectiveArrays, limit: float
 ) -> Covers:
-    """Return covers with tighter bounds, best first, computed only from options that a plan within `limit` can have.
+    """Return the `covers` that a plan within `limit` can have, with tighter lower bounds; the lowest come first.
 
-    A plan is within the limit if its first key, the value of the objective, is at most `limit`. Covers are dropped if a
-    block has no such option, or if they need more devices than `capacity` has.
+    A plan is within the limit if the value of its objective (its first key: seconds of a step, money or devices) is at
+    most `limit`. Bounds are computed from the options that such a plan can have. A cover is dropped if one of its
+    blocks has no such option, or if it needs more devices of a class than `capacity` has. `covers` has indices into
+    `tables`.
     """
     devices, cost, spent = covers.devices.copy(), covers.cost.copy(), covers.spent.copy()
     low_s = covers.low_s.copy()

@@ -38,10 +38,11 @@ class StepWorkload:
 
 
 def passes_rows(node: Node) -> bool:
-    """Return whether a node passes rows through a model that it reads.
+    """Return whether a node runs rows through the model that it reads, forward or in an update.
 
-    A host node only reads data that comes with the weights, such as a tokenizer, and a node that changes a model
-    without a loss, such as an average, only reads its weights. The result is meant for nodes that read a model.
+    False for a host node without a statistic, which reads only data that comes with the weights, such as a tokenizer,
+    and for a node that changes weights without a loss, such as an average. The result is meaningless for nodes without
+    a model.
     """
     runs = node.op.kind != "host" or node.op.stat is not None
     return bool(node.regions) or (runs and not moves_weights(node))

@@ -245,10 +245,11 @@ def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacem
 
 
 def read_run(path: Path) -> Imported:
-    """Return another system's run, read from a launch script, or from a YAML file if the suffix is `.yaml` or `.yml`.
+    """Return the run that a file describes: a launch script of verl or OpenRLHF, or verl's configuration in YAML.
 
-    Raises DataError for a file that cannot be read, is not text or has more than 4 MB, and, with the line where it is
-    known, for a setting that cannot be read.
+    Files with the suffix `.yaml` or `.yml` are read as YAML, all others as scripts; nothing is run. Raises DataError,
+    with the line if it is known, for a file that cannot be read, is not text or has more than 4 MB; for one that starts
+    no training with these systems; and for a run that names no model or has invalid settings.
     """
     text = text_of(path, "", lambda why: DataError.unusable(path, why), MAX_BYTES).removeprefix("\ufeff")
     try:

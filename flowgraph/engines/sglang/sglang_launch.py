@@ -112,10 +112,11 @@ def listen_on_loopback() -> None:
 
 
 def end_when_parent_ends(parent: int) -> None:
-    """Wait until the parent process has ended, then kill this process group; does not return.
+    """Wait until the parent process has ended, then kill this process group with SIGKILL; does not return.
 
-    `parent` is the process id of the parent, which started this server. It counts as ended when this process has
-    another parent, or when standard input is closed.
+    The files in /dev/shm that the group's processes have mapped are deleted first. `parent` is the process id of the
+    parent. It counts as ended if this process gets another parent, or if the standard input is closed; anything that is
+    sent there is discarded.
     """
     while os.getppid() == parent:
         ready, _, _ = select.select([0], [], [], LOOK_S)
