@@ -60,6 +60,8 @@ def plan(
     memory: str | None = None,
     placement: str | None = None,
     plan: PlanLike | None = None,
+    depth: int | None = None,
+    sync_every: int | None = None,
     engine: Mapping[str, str] | Names | None = None,
     precision: str | None = None,
     constants: PathLike | None = None,
@@ -94,6 +96,8 @@ def plan(
         memory: the memory of this machine to plan for, such as `"2GiB"`.
         placement: a named placement, such as `"split"`.
         plan: a plan to forecast again, instead of a search.
+        depth: how many steps sampling works ahead of training.
+        sync_every: copy the trained weights to sampling every this many steps.
         engine: the engine for each use: `{"train": "megatron", "sample": "vllm"}`.
         precision: the precision of the weights that generate responses: bfloat16, fp8 or fp4.
         constants: a file with constants of engines.

@@ -61,6 +61,8 @@ def run(
     memory: str | None = None,
     placement: str | None = None,
     plan: PlanLike | None = None,
+    depth: int | None = None,
+    sync_every: int | None = None,
     runtime: Runtime | None = None,
     address: str | None = None,
     threads: int | None = None,
@@ -106,6 +108,8 @@ def run(
         memory: as for `plan`.
         placement: as for `plan`.
         plan: the plan to run, instead of a search.
+        depth: how many steps sampling works ahead of training.
+        sync_every: copy the trained weights to sampling every this many steps.
         runtime: `"local"` (this process) or `"ray"`; by default local for a plan with one device.
         address: the address of a running Ray cluster.
         threads: the number of threads of each process.
