@@ -77,7 +77,7 @@ def check_ahead_reads(program: Program) -> Iterator[FlowError]:
         state = [name for name in carried if name in values]
         state += [name for name, home in (task.homes if isinstance(task, Run) else ()) if home in program.trained]
         for name in state:
-            yield LawError.reads_ahead(_text(task), ahead, name)
+            yield LawError.reads_ahead(str(task), ahead, name)
 
 
 def check_sleeping_copies(program: Program) -> Iterator[FlowError]:
@@ -101,8 +101,8 @@ def check_schedule(program: Program) -> Iterator[FlowError]:
     steps = min(MAX_STEPS, pipeline.depth + 2 * period + 2)
     state = _Versions(program)
     for step in range(-pipeline.depth, steps):
-        for each in iteration(program, step, steps):
-            yield from state.execute(each.task, step + each.ahead)
+        for turn in iteration(program, step, steps):
+            yield from state.execute(turn.task, step + turn.ahead)
         if step >= 0:
             yield from state.ended(step)
 
@@ -112,46 +112,48 @@ class _Versions:
     """The version of each home, and what exists of each step; both by the order of execution alone."""
 
     program: Program
-    held: dict[Home, int] = field(default_factory=dict[Home, int])
+    at_home: dict[Home, int] = field(default_factory=dict[Home, int])
     values: dict[int, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
-    made: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    updated: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     ran: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def execute(self, task: Task, step: int) -> Iterator[FlowError]:
         """Execute one task of step `step`, and yield what is wrong about it."""
         for name, place in task_reads(task):
             if isinstance(place, str) and (name, place) not in self.values[step]:
-                yield LawError.not_there(f"{_text(task)}, step {step}", name, place)
+                yield LawError.not_there(f"{task}, step {step}", name, place)
         yield from self.check_weights(task, step)
         if isinstance(task, Run):
             self.ran[step] += task.nodes
             for name, kind in results_given(task, self.program.nodes):
                 if issubclass(kind, Model) and task.home is not None:
-                    self.held[task.home] = self.made[step, name] = self.held.get(task.home, 0) + 1
+                    self.at_home[task.home] = self.updated[step, name] = self.at_home.get(task.home, 0) + 1
         elif isinstance(task, Read):
             new = carried_values(self.program).get(task.value)
             if new is not None and step and (new, HOST) not in self.values[step - 1]:
-                yield LawError.reads_ahead(_text(task), 1, task.value)
+                yield LawError.reads_ahead(str(task), 1, task.value)
         self.values[step] |= {(n, at) for n, at in task_results(task, self.program.nodes) if isinstance(at, str)}
 
     def check_weights(self, task: Task, step: int) -> Iterator[FlowError]:
         """Yield an error for each home whose version is not what a task reads there; a sync copies its version."""
-        if isinstance(task, Sync) and self.held.get(task.target, 0) == self._wanted(step, task.value, task.target):
+        if isinstance(task, Sync) and self.at_home.get(task.target, 0) == self._scheduled(
+            step, task.value, task.target
+        ):
             return
         homes = [(task.value, task.target, task.source)] if isinstance(task, Sync) else []
         homes += [(name, home, home) for name, home in task.homes] if isinstance(task, Run) else []
         for name, home, source in homes:
-            wanted, held = self._wanted(step, name, home), self.held.get(source, 0)
-            if held != wanted:
-                yield LawError.other_version(_text(task), step, name, str(source), held, wanted)
-            self.held[home] = held
+            scheduled, version = self._scheduled(step, name, home), self.at_home.get(source, 0)
+            if version != scheduled:
+                yield LawError.other_version(str(task), step, name, str(source), version, scheduled)
+            self.at_home[home] = version
 
-    def _wanted(self, step: int, name: str, home: Home) -> int:
+    def _scheduled(self, step: int, name: str, home: Home) -> int:
         """Return the version of weights `name` that a task of a step reads at a home."""
         assert self.program.pipeline is not None, "it is asked of steps that overlap"
         copy = self.program.pipeline.schedule(home)
         if name not in dict(self.program.origins):
-            return self.made.get((step, name), -1)
+            return self.updated.get((step, name), -1)
         if name in self.program.frozen:
             return 0
         return copy.version(step) if copy is not None else step * updates_in_step(self.program, name)
@@ -167,7 +169,3 @@ class _Versions:
             if not issubclass(edge.type, Model) and (value_name(edge), HOST) not in self.values[step]:
                 yield LawError.not_there(f"the end of step {step}", value_name(edge), HOST)
         self.values.pop(step - 1, None)
-
-
-def _text(task: Task) -> str:
-    return " ".join(str(task).split())

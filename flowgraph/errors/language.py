@@ -126,22 +126,23 @@ class LawError(FlowError, ValueError):
         return cls(what, hint=smaller_pipeline(at_most // updates, ahead, every, bound))
 
     @classmethod
-    def other_version(cls, task: str, step: int, name: str, home: str, held: int, wanted: int) -> LawError:
-        """Return the error for a task of a step that reads version `held` of weights instead of `wanted`."""
-        what = f"`{task}` of step {step} reads version {held} of `{name}` on {home}; by the schedule it is {wanted}"
+    def other_version(cls, task: str, step: int, name: str, home: str, version: int, scheduled: int) -> LawError:
+        """Return the error for a task of a step that reads a version of weights other than the scheduled one."""
+        reads = f"`{' '.join(task.split())}` of step {step} reads version {version} of `{name}` on {home}"
+        what = f"{reads}; by the schedule it is {scheduled}"
         return cls(what, hint="an update waits for all readers of the version that it replaces, a sync for the update")
 
     @classmethod
     def no_window(cls, step: int) -> LawError:
         """Return the error for a step of a run whose steps overlap, if the steps before it did not begin it."""
         what = f"step {step} has not begun, and the weights that draw its rows are gone"
-        return cls(what, hint="a run whose steps overlap can be resumed, but not extended after its last step")
+        return cls(what, hint="run steps in order, or continue from a checkpoint: flowgraph resume RUN")
 
     @classmethod
     def reads_ahead(cls, task: str, ahead: int, name: str) -> LawError:
         """Return the error for a task that works ahead of its step, and reads state with which that step begins."""
         steps = f"{ahead} step{'s' if ahead > 1 else ''}"
-        what = f"`{task}` runs {steps} ahead, but reads `{name}`, which its step begins with"
+        what = f"`{' '.join(task.split())}` runs {steps} ahead, but reads `{name}`, which its step begins with"
         return cls(what, hint="only weights that are read with stale(…) may be read ahead")
 
     @classmethod

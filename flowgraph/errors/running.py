@@ -110,9 +110,9 @@ class PlanError(FlowError, ValueError):
     @classmethod
     def ahead_of_lag(cls, where: str, role: str, ahead: int, lag: int, updates: int) -> PlanError:
         """Return the error for a role that works further ahead than its weights may lag, in updates."""
-        least = ahead * updates
-        what = f"{role}: ahead={ahead} makes its weights at least {least} update{'s' if least > 1 else ''} old"
-        return cls(f"{what}, but lag={lag}", where=where, hint=f"lag={least}, or ahead={lag // updates}")
+        age = ahead * updates
+        what = f"{role}: ahead={ahead} makes its weights at least {age} update{'s' if age > 1 else ''} old"
+        return cls(f"{what}, but lag={lag}", where=where, hint=f"lag={age}, or ahead={lag // updates}")
 
     @classmethod
     def no_copy(cls, where: str, flow: str, ahead: int, every: int) -> PlanError:

@@ -80,8 +80,8 @@ def unrolled(program: Program, steps: int) -> Iterator[tuple[int, Task]]:
     """Yield (step, task) for each task of a run of `steps` steps, in the order of iterations."""
     depth = program.pipeline.depth if program.pipeline is not None else 0
     for step in range(-depth, steps):
-        for each in iteration(program, step, steps):
-            yield step + each.ahead, each.task
+        for turn in iteration(program, step, steps):
+            yield step + turn.ahead, turn.task
 
 
 def _iteration(program: Program, ahead: Sequence[int], steps: range) -> Iteration:
@@ -123,10 +123,10 @@ def task_shifts(program: Program, shifts: Mapping[str, int]) -> tuple[int, ...]:
         if isinstance(task, Run) and task.place == HOST and not all(program.nodes[name].op.pure for name in task.nodes)
     ]
     while not ahead or len({ahead.get(place) for place in effects}) > 1:
-        least = min((ahead[place] for place in effects if place in ahead), default=0)
-        together, ahead = dict.fromkeys(effects, least) if ahead else {}, {}
+        earliest = min((ahead[place] for place in effects if place in ahead), default=0)
+        together, ahead = dict.fromkeys(effects, earliest) if ahead else {}, {}
         for place, task in enumerate(tasks):
-            made = [ahead[source] for source in makers[place] if source in ahead]
+            read = [ahead[source] for source in makers[place] if source in ahead]
             if place in together:
                 ahead[place] = together[place]
             elif isinstance(task, Run) and task.role:
@@ -135,8 +135,8 @@ def task_shifts(program: Program, shifts: Mapping[str, int]) -> tuple[int, ...]:
                 isinstance(task, Run) and carried & {*task.reads}
             ):
                 ahead[place] = 0
-            elif isinstance(task, Run | Transfer) and made:
-                ahead[place] = min(made)
+            elif isinstance(task, Run | Transfer) and read:
+                ahead[place] = min(read)
     following = 0  # a switch has the shift of the task that it prepares
     for place in reversed(range(len(tasks))):
         if place not in ahead:

@@ -38,7 +38,7 @@ def waits_between(program: Program, tasks: Sequence[tuple[int, Task]]) -> tuple[
     """
     brought, makers = dict[tuple[int, str, str | Home], int](), dict[tuple[int, str], int]()
     users, writers, effects = defaultdict[Home, set[int]](set), dict[Home, int](), dict[str, int]()
-    carried, origins, held = carried_values(program), dict(program.origins), dict[Home, int]()
+    carried, origins, copied = carried_values(program), dict(program.origins), dict[Home, int]()
     waits = list[frozenset[int]]()
     for i, (step, task) in enumerate(tasks):
         sources = (brought.get((step, value, place), makers.get((step, value))) for value, place in task_reads(task))
@@ -49,9 +49,9 @@ def waits_between(program: Program, tasks: Sequence[tuple[int, Task]]) -> tuple[
         schedule = None
         if program.pipeline is not None and isinstance(task, Sync) and task.value in origins:
             schedule = program.pipeline.schedule(task.target)
-        idle = schedule is not None and held.get(schedule.home, 0) == schedule.version(step)
+        idle = schedule is not None and copied.get(schedule.home, 0) == schedule.version(step)
         if schedule is not None:
-            held[schedule.home] = schedule.version(step)
+            copied[schedule.home] = schedule.version(step)
         used = (schedule.home,) if schedule is not None and idle else homes_of(task)
         needs |= {writers[home] for home in used if home in writers}
         for home in () if idle else homes_replaced(task, program):

@@ -11,7 +11,8 @@ from flowgraph.errors import FlowError
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.lowering.program import Program
-from flowgraph.runtime.interpreter import Executor, RowSource, StepResult
+from flowgraph.runtime.interpreter import Executor, StepResult
+from flowgraph.runtime.places import RowSource
 from flowgraph.runtime.record.checkpoint import Saver
 
 
@@ -86,13 +87,13 @@ def train(
     check = job.check if job.check is not None and job.check.every else None
     steps_done = job.steps
     for step in range(start, job.steps):
-        whole = executor.can_save(job.program, step)
-        if stop() and whole:
+        resumable = executor.can_save(job.program, step)
+        if stop() and resumable:
             steps_done = step
             break
         if check is not None and step % check.every == 0:
             during = check.during or check.program
-            _check(check, during, executor, Key(job.seed, step), listeners, saver if whole else None)
+            _check(check, during, executor, Key(job.seed, step), listeners, saver if resumable else None)
         began = time.perf_counter()
         result = executor.run(job.program, job.sources, Key(job.seed, step), job.steps)
         for listener in listeners:

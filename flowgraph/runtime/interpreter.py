@@ -1,7 +1,7 @@
 """Execute a program task by task, with one store of values for each place and one version for each copy of weights.
 
-The interpreter manages stores, versions and order. A `Places` object decides where tasks run and what the items in a
-store are: values in this process (`local`) or references on Ray (`ray.places`).
+The interpreter manages stores, versions and order. A `Places` object (`runtime.places`) decides where tasks run
+and what the items in a store are: values in this process (`local`) or references on Ray (`ray.places`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from flowgraph.engines.table import ENGINES, is_server
 from flowgraph.errors import DataError, LawError
 from flowgraph.files.untrusted import json_as, read_bytes
-from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Measure, Model, Value
@@ -25,7 +24,6 @@ from flowgraph.lowering.program import (
     HOST,
     CopySchedule,
     Home,
-    Parts,
     Program,
     Read,
     Run,
@@ -38,19 +36,13 @@ from flowgraph.lowering.program import (
 )
 from flowgraph.lowering.waits import carried_values
 from flowgraph.runtime.batch import read_carried, write_carried
+from flowgraph.runtime.places import Item, Places, RowSource
 from flowgraph.runtime.window import BegunStep, load_window, save_window
 
 LOST = -(2**62)
 """The version of a copy of weights that is missing or unknown: older than any real one."""
 
 MODELS, COPIES, CARRIED, VERSIONS = "models", "copies", "carried", "versions.json"
-
-Item = Any
-"""A value as places store it: the value itself, or references to its rows."""
-
-DiskVerb = Literal["save", "save_state", "load_state"]
-"""`save` writes a folder that transformers loads; `save_state` writes weights and, where they are trained, optimizer
-state, which `load_state` loads under any layout."""
 
 
 class WeightVersions(BaseModel):
@@ -62,14 +54,6 @@ class WeightVersions(BaseModel):
     copies: list[tuple[str, int]]
 
 
-class RowSource(Protocol):
-    """A source of rows; `batch` must be a pure function of the step."""
-
-    def batch(self, step: int) -> Value:
-        """Return the rows of step `step` (from 0)."""
-        ...
-
-
 @dataclass(frozen=True)
 class StartState:
     """The initial value of carried state, which is read until a step has replaced it."""
@@ -79,73 +63,6 @@ class StartState:
     def batch(self, step: int) -> Value:
         """Return the initial value, for any step."""
         return self.value
-
-
-class Places(Protocol):
-    """The places where tasks run, and the items that they store."""
-
-    def read(self, source: RowSource, step: int) -> Item:
-        """Return the rows of one step from a source, as an item."""
-        ...
-
-    def run(
-        self, graph: Graph, task: Run, items: Mapping[str, Item], versions: Mapping[str, int], key: Key
-    ) -> Mapping[str, Item]:
-        """Run the nodes of a task and return their results by name, without models.
-
-        `items` are the inputs by name; `versions` are the versions of the models that the task reads; `key` contains
-        the seed and the step, for random numbers.
-        """
-        ...
-
-    def transfer(self, task: Transfer, item: Item) -> Item:
-        """Copy an item from the task's source place to its target, and return the copy."""
-        ...
-
-    def sync(self, task: Sync, version: int) -> None:
-        """Copy a model's weights, of version `version`, from the source home of `task` to its target."""
-        ...
-
-    def keep(self, item: Item, path: Path) -> None:
-        """Write an item, with the ids of its rows, to a file; it is complete after the next `finish`."""
-        ...
-
-    def kept(self, kind: type[Value], path: Path, parts: Parts) -> Item:
-        """Return the item that `keep` wrote, of type `kind`; it has only `parts` of a record unless these are empty."""
-        ...
-
-    def switch(self, home: Home, *, awake: bool) -> None:
-        """Free the device memory of a home's weights, or load them again (`awake`), after all work submitted there."""
-        ...
-
-    def work_for(self, step: object) -> None:
-        """Attribute work that is submitted from now on, with its observations, to `step`; None: to no step."""
-        ...
-
-    def finish(self, step: object = None) -> Observations:
-        """Wait for all work of `step` and return its observations. Raises the first error of that work.
-
-        Without a step, wait for all work, and return the observations of what belongs to no step.
-        """
-        ...
-
-    def apply(self, function: Callable[..., Any], items: Sequence[Item], *rest: Any) -> Callable[[], Any]:
-        """Call `function(tables, *rest)` with the tables (`runtime.batch.to_table`) of `items`.
-
-        Returns a function that returns the result; call it only after the next `finish`.
-        """
-        ...
-
-    def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
-        """Save a home to `folder`, or load it from there, by calling the method `verb` of its handles on every rank.
-
-        `version` is the version of the loaded weights; None when saving.
-        """
-        ...
-
-    def close(self) -> None:
-        """End every process that these places started."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -196,13 +113,13 @@ class Executor:
             if fills and key.step:
                 raise LawError.no_window(key.step)
             for number in range(key.step - program.pipeline.depth if fills else key.step, key.step + 1):
-                for each in iteration(program, number, key.step + 1 if steps is None else steps):
-                    self.execute(program, sources, Key(key.seed, number + each.ahead), each.task)
+                for turn in iteration(program, number, key.step + 1 if steps is None else steps):
+                    self.execute(program, sources, Key(seed=key.seed, step=number + turn.ahead), turn.task)
             step = self.begun.pop(key.step)
             step.observe(self.places.finish(step))
             self.places.work_for(None)
-        for node, late in step.staleness.items():
-            step.observed.add(node, [Measure("staleness", late, 1)])
+        for node, updates in step.staleness.items():
+            step.observed.add(node, [Measure("staleness", total=updates, count=1)])
         carries = {i: name for name, i in program.graph.carries().items()}
         for i, edge in enumerate(program.graph.outputs):
             if not issubclass(edge.type, Model):
@@ -354,9 +271,9 @@ class _Step:
         self._stores: dict[str | Home, dict[str, Item]] = {HOST: {}}
         self._carried = dict[str, str]()
         for name, home in program.origins:
-            held = self._versions.setdefault(home, 0)
+            loaded = self._versions.setdefault(home, 0)
             ahead = program.pipeline is not None and name not in program.frozen  # earlier steps will have updated them
-            self._put(home, name, key.step * updates_in_step(program, name) if ahead else held)
+            self._put(home, name, key.step * updates_in_step(program, name) if ahead else loaded)
         if program.pipeline is not None:
             self._carried = {value: name for name, value in carried_values(program).items()}
         for home in program.homes:

@@ -18,9 +18,9 @@ from flowgraph.language.values import Value
 from flowgraph.lowering.program import Home, Parts, Run, Switch, Sync, Transfer
 from flowgraph.runtime.batch import from_table, read_rows, select, to_table, write_rows
 from flowgraph.runtime.hosting import ModelSetup, stream_full_weights
-from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.measure.measured_task import Measures
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
+from flowgraph.runtime.places import DiskVerb, RowSource
 from flowgraph.runtime.row_identity import StoredValue, ids_in, with_ids
 from flowgraph.runtime.serving import Servers
 from flowgraph.runtime.worker import DeviceWorker

@@ -47,16 +47,16 @@ def pipeline_lines(program: Program) -> list[str]:
     ]
     lines += [f"  {line}" for line in columns(copies)]
     for i, filling in enumerate(pipeline.prologue):
-        begun = [(each, i - pipeline.depth + each.ahead) for each in filling]
-        lines.append(f"  before  {' | '.join(f'{_name(each)} {step}' for each, step in begun if _name(each))}")
-    runs = [f"{_name(each)} step {_step(each.ahead)}" for each in pipeline.kernel if _name(each)]
+        begun = [(_name(turn), i - pipeline.depth + turn.ahead) for turn in filling]
+        lines.append(f"  before  {' | '.join(f'{name} {step}' for name, step in begun if name)}")
+    runs = [f"{_name(turn)} step {_step(turn.ahead)}" for turn in pipeline.kernel if _name(turn)]
     lines += [f"  each    {' | '.join(runs)}"]
-    tasks = [[_step(each.ahead), *task_cells(each.task)] for each in pipeline.kernel]
+    tasks = [[_step(turn.ahead), *task_cells(turn.task)] for turn in pipeline.kernel]
     return [*lines, "iteration k", *(f"  {line}" for line in columns(tasks))]
 
 
-def _name(each: StepTask) -> str:
-    return ", ".join(each.task.nodes) if isinstance(each.task, Run) else ""
+def _name(turn: StepTask) -> str:
+    return ", ".join(turn.task.nodes) if isinstance(turn.task, Run) else ""
 
 
 def _step(ahead: int) -> str:

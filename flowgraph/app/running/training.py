@@ -49,7 +49,7 @@ from nodes.data.source import PromptSource
 from nodes.mismatch import watch_engines
 
 if TYPE_CHECKING:
-    from flowgraph.runtime.interpreter import RowSource
+    from flowgraph.runtime.places import RowSource
 
 Observe = Callable[[Graph, int, int], AbstractContextManager[Listener]]
 """Makes what shows a run, of its graph, all its steps, and the steps that are done."""

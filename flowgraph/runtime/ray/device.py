@@ -30,9 +30,9 @@ from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.runtime import scratch as scratches
 from flowgraph.runtime.batch import from_table, select, to_table, write_rows
 from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, stream_full_weights, to_wire
-from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
+from flowgraph.runtime.places import DiskVerb, RowSource
 from flowgraph.runtime.ray.stack_dump import thread_stacks, write_on_signal
 from flowgraph.runtime.row_identity import (
     IDS,

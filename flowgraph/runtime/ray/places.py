@@ -18,7 +18,7 @@ from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer, results
 from flowgraph.lowering.project_columns import value_types
 from flowgraph.runtime.batch import read_rows
 from flowgraph.runtime.hosting import LoadedModels
-from flowgraph.runtime.interpreter import DiskVerb, RowSource
+from flowgraph.runtime.places import DiskVerb, RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import (
     Flows,
