@@ -34,8 +34,8 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def other_overlap(cls, where: str, saved: str, now: str) -> DataError:
-        """Return the error for a checkpoint of steps that overlapped otherwise than those of the plan."""
-        what = f"has steps under way with {saved}, but the plan has {now}"
+        """Return the error for a checkpoint of steps that overlap in another way than those of the plan."""
+        what = f"was written with {saved}, but the plan has {now}"
         return cls(what, where=where, hint="resume with the plan of the run, or with the same --depth and --sync-every")
 
     @classmethod

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from flowgraph.errors import DataError
 from flowgraph.files.untrusted import json_as, read_bytes
 from flowgraph.language.region import Observations
-from flowgraph.lowering.program import Pipeline, Program, Transfer
+from flowgraph.lowering.program import HOST, Pipeline, Program, Transfer
 from flowgraph.lowering.project_columns import value_types
 
 WINDOW, ROWS = "window.json", "window"
@@ -56,10 +56,18 @@ class BegunStep:
     observed: Observations = field(default_factory=Observations)
 
 
-def overlap_text(pipeline: Pipeline) -> str:
+def overlap_text(pipeline: Pipeline | None) -> str:
     """Return how steps overlap as text; two programs with equal texts begin and end the same tasks at the same time."""
-    copies = [f"{copy.home.param} {copy.ahead} {copy.sync_every} {copy.updates}" for copy in pipeline.copies]
-    return f"depth {pipeline.depth}; {'; '.join(sorted(copies))}"
+    if pipeline is None:
+        return "steps that do not overlap"
+    copies = [f"{copy.home.param} {copy.ahead} ahead, synced every {copy.sync_every}" for copy in pipeline.copies]
+    return f"depth {pipeline.depth} ({'; '.join(sorted(copies))})"
+
+
+def steps_begun(program: Program, ended: int, steps: int) -> int:
+    """Return how many of `steps` steps have begun when `ended` have ended."""
+    depth = program.pipeline.depth if program.pipeline is not None else 0
+    return min(ended + depth, steps) if ended else 0
 
 
 def save_window(places: Any, program: Program, begun: Mapping[int, BegunStep], folder: Path) -> None:
@@ -87,20 +95,36 @@ def save_window(places: Any, program: Program, begun: Mapping[int, BegunStep], f
     (folder / WINDOW).write_text(window.model_dump_json(indent=1), "utf-8")
 
 
-def load_window(places: Any, program: Program, folder: Path) -> dict[int, BegunStep]:
-    """Return the steps that had begun when `save_window` wrote to `folder`; none if it did not.
+def read_window(program: Program, folder: Path) -> Window:
+    """Return the window that `save_window` wrote to `folder`, without values; one without steps if it did not.
 
-    Raises DataError for a file that is not a window, and if the steps of `program` overlap in another way.
+    Raises DataError for a file that is not a window, and if the steps of `program` overlap in another way, or store
+    values in other pools.
     """
     if not (folder / WINDOW).is_file():
-        return {}
+        return Window(overlap=overlap_text(program.pipeline), steps=[])
     try:
         window = json_as(Window, read_bytes(folder / WINDOW))
     except (OSError, ValueError) as error:
         raise DataError.failed(folder / WINDOW, "has no steps under way", error) from error
-    now = overlap_text(program.pipeline) if program.pipeline is not None else "no depth"
-    if now != window.overlap:
-        raise DataError.other_overlap(str(folder / WINDOW), window.overlap, now)
+    if (now := overlap_text(program.pipeline)) != window.overlap:
+        raise DataError.other_overlap(str(folder), window.overlap, now)
+    stored, pools = (
+        {place for step in window.steps for place, _, _ in step.values},
+        {pool.name for pool in program.plan.pools},
+    )
+    if not stored - {HOST} <= pools:
+        texts = [f"the pools {', '.join(sorted(names))}" for names in (stored - {HOST}, pools)]
+        raise DataError.other_overlap(str(folder), *texts)
+    return window
+
+
+def load_window(places: Any, program: Program, folder: Path) -> dict[int, BegunStep]:
+    """Return the steps that had begun when `save_window` wrote to `folder`; none if it did not.
+
+    Raises the errors of `read_window`.
+    """
+    window = read_window(program, folder)
     types, items = value_types(program.graph), dict[str, Any]()
     parts = {(task.target, task.value): task.parts for task in program.tasks if isinstance(task, Transfer)}
     begun = dict[int, BegunStep]()

@@ -143,7 +143,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "DataError.lacks_package": lambda: DataError.lacks_package("hf:org/prompts", "datasets"),
     "DataError.lacks_part": lambda: DataError.lacks_part("rollouts/000003.parquet", "logprobs", ["logprob", "tokens"]),
     "DataError.other_overlap": lambda: DataError.other_overlap(
-        "checkpoints/step_000004/parts/window.json", "depth 1; policy 1 1 1", "depth 2; policy 2 1 1"
+        "runs/grpo-1/checkpoints/step_000004", "depth 1 (policy 1 ahead, synced every 1)", "steps that do not overlap"
     ),
     "BatchError.disagree": lambda: raised(
         solve_batch,

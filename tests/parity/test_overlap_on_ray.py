@@ -161,7 +161,7 @@ def test_two_pools_are_busy_at_once_and_the_bits_are_those_of_one_process(
     assert [each["policy.slowly.staleness"] for each in first[1]] == [0, *(STEPS - 1) * [1]]
     turns, overlaps = steady(in_turn[2]), steady(first[2])
     assert both_busy_s(turns) < 0.1 * NAP_S
-    assert both_busy_s(overlaps) > 0.8 * (STEPS - 4) * NAP_S, "during each update, the next step was being sampled"
+    assert both_busy_s(overlaps) > 0.5 * (STEPS - 4) * NAP_S, "during each update, the next step was being sampled"
     for pool in ("all", "apart"):
-        assert idle_share(overlaps, pool) < idle_share(turns, pool) - 0.2, pool
+        assert idle_share(overlaps, pool) < idle_share(turns, pool) - 0.1, pool
     print({pool: (idle_share(turns, pool), idle_share(overlaps, pool)) for pool in ("all", "apart")})

@@ -174,6 +174,8 @@ def draw(
     cluster: str | None = None,
     placement: str | None = None,
     plan: PlanLike | None = None,
+    depth: int | None = None,
+    sync_every: int | None = None,
     cache: PathLike | None = None,
     say: Say = silent,
 ) -> DrawResult:
@@ -184,8 +186,8 @@ def draw(
         picture: the picture to draw; by default the flow, the plan or the curves of the run.
         steps: the number of steps in a timeline.
         unfold: draw each machine of a pool, however many there are.
-        model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, cache:
-            for a flow, as for `plan`.
+        model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, depth,
+            sync_every, cache: for a flow, as for `plan`.
         say: receives each note as a line.
 
     Raises:

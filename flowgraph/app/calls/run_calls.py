@@ -142,6 +142,8 @@ def resume(
     memory: str | None = None,
     placement: str | None = None,
     plan: PlanLike | None = None,
+    depth: int | None = None,
+    sync_every: int | None = None,
     runtime: Runtime | None = None,
     address: str | None = None,
     threads: int | None = None,
@@ -154,8 +156,8 @@ def resume(
         run: the run's folder, or the result of `run`.
         flow: the run's flow, if it is in no file.
         steps: the total number of steps; by default that of the run.
-        cluster, memory, placement, plan, runtime, address, threads: where to continue, as for `run`; by default as
-            the run did.
+        cluster, memory, placement, plan, depth, sync_every, runtime, address, threads: where and how to continue, as
+            for `run`; by default as the run did.
         listeners: receive the results of each step.
         say: receives each note as a line.
 

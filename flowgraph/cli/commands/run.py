@@ -37,7 +37,7 @@ def run(fields: opt.Fields, verify: opt.Verify = False) -> None:
     raise typer.Exit(exit_code(result))
 
 
-@opt.takes("run steps=total_steps cluster placement plan memory runtime address threads verify")
+@opt.takes("run steps=total_steps cluster placement plan depth sync_every memory runtime address threads verify")
 def resume(fields: opt.Fields, run: opt.RunPath, verify: opt.Verify = False) -> None:
     """Resume a run from its newest checkpoint.
 

@@ -85,9 +85,14 @@ class JournalState(_Open):
 
 
 class RunState(_Open):
-    """`state.json` of a checkpoint: the progress of the run, and its models and software."""
+    """`state.json` of a checkpoint: the progress of the run, and its models and software.
+
+    If steps overlap, `overlap` says how, and `begun` is the number of steps that have begun.
+    """
 
     steps_done: NonNegativeInt = 0
+    begun: NonNegativeInt = 0
+    overlap: str = ""
     records: dict[str, JournalState] = Field(default={})
     software: dict[str, str] = Field(default={})
     models: dict[str, RunStateModel] = Field(default={})
