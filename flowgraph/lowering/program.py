@@ -169,6 +169,11 @@ class StepTask:
     task: Task
     ahead: int = 0
 
+    @property
+    def step(self) -> str:
+        """Return the step of the task as text, where `k` is the step whose update ends in the iteration."""
+        return f"k+{self.ahead}" if self.ahead else "k"
+
 
 Iteration = tuple[StepTask, ...]
 """What runs between two updates: tasks of several steps, in the order in which each place runs them."""

@@ -36,6 +36,7 @@ from flowgraph.lowering.program import (
 )
 from flowgraph.lowering.waits import carried_values
 from flowgraph.runtime.batch import read_carried, write_carried
+from flowgraph.runtime.measure.pool_times import PoolTimes
 from flowgraph.runtime.places import Item, Places, RowSource
 from flowgraph.runtime.window import BegunStep, load_window, save_window
 
@@ -67,11 +68,12 @@ class StartState:
 
 @dataclass(frozen=True)
 class StepResult:
-    """The results of one step: items by name, and the observations."""
+    """The results of one step: items by name, and the observations; `pools` has times of each pool if steps overlap."""
 
     items: Mapping[str, Item]
     observed: Observations
     places: Places
+    pools: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
 
     def apply(self, function: Callable[..., Any], names: Sequence[str], *rest: Any) -> Callable[[], Any]:
         """Call a function on the tables of the results called `names`, as `Places.apply` does."""
@@ -91,6 +93,7 @@ class Executor:
     asleep: set[Home] = field(default_factory=set[Home])
     begun: dict[int, _Step] = field(default_factory=dict[int, "_Step"])
     window: dict[int, BegunStep] = field(default_factory=dict[int, BegunStep])
+    pool_times: PoolTimes = field(default_factory=PoolTimes)
 
     def run(self, program: Program, sources: Mapping[str, RowSource], key: Key, steps: int | None = None) -> StepResult:
         """Execute one step of a program and return its results.
@@ -119,14 +122,16 @@ class Executor:
             step.observe(self.places.finish(step))
             self.places.work_for(None)
         for node, updates in step.staleness.items():
-            step.observed.add(node, [Measure("staleness", total=updates, count=1)])
+            names = ("staleness", "staleness_worst")  # the mean over tokens, and the most: one version draws them all
+            step.observed.add(node, [Measure(name, total=updates, count=1) for name in names])
         carries = {i: name for name, i in program.graph.carries().items()}
         for i, edge in enumerate(program.graph.outputs):
             if not issubclass(edge.type, Model):
                 item = step.get(HOST, value_name(edge), "the end of the step")
                 if i in carries:
                     self.carried[carries[i]] = item
-        return StepResult(step.results, step.observed, self.places)
+        pools = {} if program.pipeline is None else self.pool_times.of_step(program, step.observed.measured)
+        return StepResult(step.results, step.observed, self.places, pools)
 
     def execute(self, program: Program, sources: Mapping[str, RowSource], key: Key, task: Task) -> None:
         """Execute one task of step `key.step` of a program whose steps overlap; tasks of other steps may be under way.

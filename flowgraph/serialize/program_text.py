@@ -49,15 +49,11 @@ def pipeline_lines(program: Program) -> list[str]:
     for i, filling in enumerate(pipeline.prologue):
         begun = [(_name(turn), i - pipeline.depth + turn.ahead) for turn in filling]
         lines.append(f"  before  {' | '.join(f'{name} {step}' for name, step in begun if name)}")
-    runs = [f"{_name(turn)} step {_step(turn.ahead)}" for turn in pipeline.kernel if _name(turn)]
+    runs = [f"{_name(turn)} step {turn.step}" for turn in pipeline.kernel if _name(turn)]
     lines += [f"  each    {' | '.join(runs)}"]
-    tasks = [[_step(turn.ahead), *task_cells(turn.task)] for turn in pipeline.kernel]
+    tasks = [[turn.step, *task_cells(turn.task)] for turn in pipeline.kernel]
     return [*lines, "iteration k", *(f"  {line}" for line in columns(tasks))]
 
 
 def _name(turn: StepTask) -> str:
     return ", ".join(turn.task.nodes) if isinstance(turn.task, Run) else ""
-
-
-def _step(ahead: int) -> str:
-    return f"k+{ahead}" if ahead else "k"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,36 @@ def test_the_program_says_which_step_each_task_belongs_to_and_how_old_weights_ma
     assert "policy.update step k | policy.generate step k+1" in said.out
     plain = flowgraph("show", "late.py", "--stage", "lowered", *SPLIT)
     assert "overlap" not in plain.out
+
+
+def test_one_picture_shows_two_steps_at_once(flowgraph: Run) -> None:
+    Path("late.py").write_text(FLOW)
+    figures = list[tuple[float, float]]()
+    for depth in (0, 1):
+        said = flowgraph("draw", "late.py", *SPLIT, "--depth", depth, "--picture", "timeline", "--to", "text")
+        assert said.code == 0, said.err
+        assert {line.split()[0] for line in said.out.splitlines() if " busy " in line} >= {"pool0", "pool1"}
+        both = re.search(r"2 steps in ([\d.]+) ms(?:, ([\d.]+) ms from one to the next)?", " ".join(said.out.split()))
+        assert both is not None, said.out
+        figures.append((float(both[1]), float(both[2] or 0)))
+    assert figures[1][0] < figures[0][0], "two steps that overlap take less time"
+    calls = flowgraph("draw", "late.py", *SPLIT, "--depth", 1, "--picture", "sequence", "--to", "text").out
+    assert "step k: policy.update(policy.generate, group_normalize)" in " ".join(calls.split())
+    assert "step k+1: policy.generate(prompts)" in " ".join(calls.split())
+
+
+def test_a_run_reports_how_idle_its_pools_were(flowgraph: Run) -> None:
+    Path("late.py").write_text(FLOW)
+    options = (*SPLIT, "--model", "tiny", "--runtime", "local", "--batch", 2, "--eval-every", 0, "--steps", 3)
+    assert flowgraph("run", "late.py", *options, "--depth", 1, "-o", "run").code == 0
+    times = [json.loads(line)["time"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert [sorted(each["idle"]) for each in times] == [[], ["pool0", "pool1"], ["pool0", "pool1"]]
+    assert all(0 <= share < 1 for each in times for share in each["idle"].values())
+    assert [sorted(each["waited_s"]) for each in times] == [[], [], ["pool1"]], "step 1 has the version of step 0"
+    report = flowgraph("report", "run", "--json")
+    assert report.code == 0 and json.loads(report.out)["waited_s"]["pool1"] > 0
+    assert "seconds a step of waiting for weights" in flowgraph("report", "run").out
+    assert "a step" in flowgraph("trace", "run", "--compare").out
 
 
 def test_a_plan_keeps_its_overlap_and_a_larger_bound_is_refused_before_a_run(flowgraph: Run) -> None:

@@ -118,10 +118,12 @@ class SettingsFacts(RootModel[list[SettingFacts]]):
 
 
 class StepTimes(_Open):
-    """The seconds of a step, and of each of its nodes."""
+    """The seconds of a step and of each node; if steps overlap, each pool's idle share, and how long it waited."""
 
     __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     nodes_s: dict[str, float] = Field(default={})
+    idle: dict[str, float] = Field(default={})
+    waited_s: dict[str, float] = Field(default={})
 
 
 class MetricsLine(_Open):

@@ -14,8 +14,11 @@ from examples.gpg import gpg
 from flowgraph import Flow, Graph, Loss, flow, stale
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
+from flowgraph.app.planning.overlap import with_overlap
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import PlacedRole, Plan, Pool, RoleSettings
+from flowgraph.diagrams.build.sequence_picture import sequence_picture
+from flowgraph.diagrams.write.terminal.terminal_charts import sequence_lines
 from flowgraph.errors import LawError, PlanError
 from flowgraph.flows.flow_files import flows_in, shipped_files
 from flowgraph.lowering import LOWERING
@@ -148,6 +151,7 @@ def test_without_depth_a_program_is_the_same_task_for_task(name: str) -> None:
     assert after.tasks == before.tasks
     assert after.pipeline is None
     assert pipeline_steps(before, {"policy.sample": 0}) is before
+    assert with_overlap(plan_of(graph), graph, 0, 1) == plan_of(graph)
     assert [each.task for each in iteration(after, 3, 9)] == [*before.tasks]
     assert all(each.ahead == 0 for each in iteration(after, 3, 9))
     assert '"ahead"' not in program_to_json(after)
@@ -170,6 +174,12 @@ def together(placed: PlacedRole) -> PlacedRole:
 def test_programs_whose_steps_overlap(depth: int, every: int, golden: Golden) -> None:
     text = program_text(overlapping(late, depth, every, infer=min(depth, 1)))
     golden(text, f"programs/overlapping/depth_{depth}_every_{every}.txt")
+
+
+def test_a_picture_of_calls_shows_one_iteration_with_the_step_of_each_call(golden: Golden) -> None:
+    diagram = sequence_picture(overlapping(late, 1, infer=1))
+    text = "\n".join(line.plain for line in sequence_lines(diagram))
+    golden(text, "programs/overlapping/calls_of_depth_1.txt")
 
 
 def test_a_program_with_overlap_survives_json() -> None:

@@ -225,6 +225,7 @@ def test_staleness_is_a_metric_and_never_above_the_printed_bound(side: Callable[
         (copy,) = program.pipeline.copies
         metrics = side(program).train(steps=7).metrics
         staleness = [each["policy.generate.staleness"] for each in metrics]
+        assert staleness == [each["policy.generate.staleness_worst"] for each in metrics]
         assert staleness == [step - copy.version(step) for step in range(7)]
         assert max(staleness) <= copy.bound
 
