@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from flowgraph.cluster.plan import Plan
     from flowgraph.language.graph import Graph
     from flowgraph.lowering.program import Program
-    from flowgraph.runtime.interpreter import Executor, Places
+    from flowgraph.runtime.interpreter import Executor
+    from flowgraph.runtime.places import Places
 
 BY_HAND, IN_PROCESS, RAY = "by hand", "in process", "Ray"
 WAYS = (BY_HAND, IN_PROCESS, RAY)

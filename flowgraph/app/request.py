@@ -60,6 +60,8 @@ Sets = Annotated[tuple[str, ...], BeforeValidator(_weighted)]
 Text = Annotated[str, BeforeValidator(_text)]
 """A text, also of a number, or of a pair of them as a ratio."""
 
+MOST_STEPS_AHEAD = 1024  # a typing error, not a depth
+
 
 class Part(BaseModel):
     """A part of a request; it is immutable and refuses unknown fields."""
@@ -115,13 +117,21 @@ class Workload(Part):
 class Target(Part):
     """Where to run: a cluster ("" is this machine, `memory` how much of it to use), or a plan with its own cluster.
 
-    `placement` is a named placement, such as `split`. Raises UsageError for a plan together with any other field.
+    `placement` is a named placement on that cluster, such as `split`. With `depth` or `sync_every`, sampling works
+    `depth` steps ahead of training, and gets weights every `sync_every` steps.
     """
 
     cluster: str = ""
     plan: Path | Plan | None = None
     memory: str | None = None
     placement: str = ""
+    depth: Annotated[int, Field(ge=0, le=MOST_STEPS_AHEAD)] | None = None
+    sync_every: Annotated[int, Field(ge=1, le=MOST_STEPS_AHEAD)] | None = None
+
+    @property
+    def overlap(self) -> tuple[int, int] | None:
+        """Return the depth and the sync period that are asked for; None if neither is."""
+        return None if self.depth is None and self.sync_every is None else (self.depth or 0, self.sync_every or 1)
 
     @model_validator(mode="after")
     def _contradictions(self) -> Target:

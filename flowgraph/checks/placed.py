@@ -162,7 +162,8 @@ def unsupported_parts(plan: Plan) -> list[str]:
             misfits = _misfits(plan, placed, engine, engine.supported, use)
             names += [f"{what} on `{placed.engine}` for {placed.role}" for what, _ in misfits]
     if plan.assumed is not None:
-        names += ["steps that overlap"] if plan.assumed.staleness else []
+        ahead = any(placed.ahead for placed in plan.placed)
+        names += ["steps that overlap"] if plan.assumed.staleness and not ahead else []
         names += [f"a run without `{name}`" for name in plan.assumed.without]
     return names
 
@@ -213,21 +214,29 @@ def _misfits(
 def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
     """Yield an error for each role that lags more updates than both the flow and the plan's assumed staleness allow.
 
-    Also an error: a role that lags although nothing trains its weights, or although it shares the trained weights.
+    Also an error: a role that lags although nothing trains its weights, or although it shares the weights that are
+    trained; and a role that works further ahead than it lags, unless nothing trains its weights.
     """
     plan, where = placed.plan, placed.where
     homes = {row.role: (row.pool, row.engine, row.layout) for row in plan.placed}
     staleness = (plan.assumed.staleness if plan.assumed is not None else None) or 0
     for row in plan.placed:
         role = placed.roles.get(row.role)
-        if not row.lag or role is None:
+        if role is None or not (row.lag or row.ahead):
+            continue
+        updates = sum(node.root is not None and node.root.name == role.param for node in placed.graph.nodes)
+        if row.ahead * updates > row.lag:
+            yield PlanError.ahead_of_lag(where, role.name, row.ahead, row.lag, updates)
+        if not row.lag:
             continue
         readers = [node for node in placed.graph.all_nodes if node.name in role.nodes]
         reads = ((node, edge, carried_from(edge)) for node in readers for edge in models_read(node))
         bounds = ((edge.at_most, node) for node, edge, root in reads if root is not None and root.name == role.param)
         bound, reader = min(bounds, key=lambda read: read[0])
-        if row.lag > max(bound, staleness):
-            yield PlanError.lags_too_far(where, role.name, row.lag, reader.name, bound, str(reader.at))
+        if row.lag > (bound if row.ahead else max(bound, staleness)):
+            yield PlanError.lags_too_far(
+                where, role.name, row.lag, reader.name, bound, str(reader.at), ahead=row.ahead, updates=updates
+            )
         trained = f"{role.param}.train"
         if trained not in homes:
             yield PlanError.lags_in_place(where, role.name, row.lag, "nothing updates its weights")

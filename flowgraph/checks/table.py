@@ -34,6 +34,13 @@ from flowgraph.checks.named import (
     check_no_dropped_calls,
     check_no_duplicate_nodes,
 )
+from flowgraph.checks.overlap import (
+    check_ahead_reads,
+    check_plan_is_followed,
+    check_schedule,
+    check_sleeping_copies,
+    check_staleness_bound,
+)
 from flowgraph.checks.placed import (
     check_engines_run_roles,
     check_lags_are_allowed,
@@ -91,6 +98,41 @@ LAWS: Laws = {
         Law(5, "parts", "every part of a record that is read travels", check_parts_suffice, since="project_columns"),
         Law(0, "asleep", "a home that sleeps steps aside for others", check_sleeping_homes, since="insert_switches"),
         Law(1, "syncs", "a sync keeps the bound of its readers", check_syncs_respect_lag_bounds, since="insert_syncs"),
+        Law(
+            1,
+            name="as planned",
+            says="steps overlap as planned",
+            holders=check_plan_is_followed,
+            since="pipeline_steps",
+        ),
+        Law(
+            1,
+            name="stale",
+            says="no weights are older than a read allows",
+            holders=check_staleness_bound,
+            since="pipeline_steps",
+        ),
+        Law(
+            2,
+            name="own step",
+            says="carried state is read in its own step",
+            holders=check_ahead_reads,
+            since="pipeline_steps",
+        ),
+        Law(
+            0,
+            name="filled",
+            says="a copy that sleep empties is filled again",
+            holders=check_sleeping_copies,
+            since="pipeline_steps",
+        ),
+        Law(
+            1,
+            name="one writer",
+            says="a version is replaced after its last reader",
+            holders=check_schedule,
+            since="pipeline_steps",
+        ),
     ),
     "run": (
         Law(5, "bodies", "a body sees padded [B, T]; ragged on the wire", (check_result, "runtime.batch")),

@@ -183,6 +183,13 @@ class RequestOptions:
         ),
     ] = None
     plan: Annotated[Path | None, placing("--plan PLAN.json", PLAN_FILE, complete.plans)] = None
+    depth: Annotated[
+        int | None,
+        placing("--depth N", "Let sampling work N steps ahead of training; the flow says how old weights may be."),
+    ] = None
+    sync_every: Annotated[
+        int | None, placing("--sync-every N", "Copy the trained weights to sampling every N steps. Default: 1.")
+    ] = None
     memory: Annotated[
         str | None, placing("--memory 2GiB", "Memory of this machine to plan for. Default: 7/8 of it, in whole GiB.")
     ] = None

@@ -34,6 +34,10 @@ def print_report(report: app.RunReport) -> None:
         rows.append([short, *(f"{value:.4g}" for value in figures), sparkline(values, cells)])
     print_table(["metric", "first", "last", "min", "max", "curve"], rows)
     print_table(["node", "seconds a step"], [(name, f"{seconds:.4f}") for name, seconds in report.nodes_s.items()])
+    if report.idle:
+        waited = {pool: f"{seconds:.4f}" for pool, seconds in report.waited_s.items()}
+        pools = [(pool, f"{share:.1%}", waited.get(pool, "")) for pool, share in report.idle.items()]
+        print_table(["pool", "idle", "seconds a step of waiting for weights"], pools)
     if report.peaks:
         peaks = [
             [peak["pool"], peak["phase"], peak["role"], *_compared(peak["forecast_bytes"], peak["measured_bytes"])]

@@ -9,7 +9,16 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from flowgraph.cluster.calibration import Calibration
 from flowgraph.cluster.cluster import Cluster, CompactData, Data, Device, Positive, dotted, key_names
@@ -125,7 +134,9 @@ class Pool(Data):
 class PlacedRole(Data):
     """One role on one pool. `memory` is the forecast peak on each of its devices, in bytes by part.
 
-    `lag` is, for a role that samples, the number of updates by which its copy of the weights may be old before a sync.
+    `lag` is, for a role that samples, the most updates by which the weights that it reads may be older than those that
+    train on its rows. `ahead` is the number of steps by which the role works ahead of its step's update; the rest of
+    `lag` makes syncs rarer. The JSON has `ahead` only if steps overlap.
     """
 
     role: str
@@ -133,13 +144,19 @@ class PlacedRole(Data):
     engine: str
     layout: Layout = Layout()
     lag: NonNegativeInt = 0
+    ahead: NonNegativeInt = 0
     running: RoleSettings = RoleSettings()
     memory: dict[str, NonNegativeInt] = Field(default_factory=dict[str, int])
 
     @property
     def late(self) -> str:
-        """Return the lag of the role's weights, in updates, as text such as `lag=2`; "" for a lag of 0."""
-        return f"lag={self.lag}" if self.lag else ""
+        """Return the lag as text, such as `lag=2` or `lag=2 ahead=1`; "" without a lag."""
+        return " ".join(f"{name}={value}" for name in ("lag", "ahead") if (value := getattr(self, name)))
+
+    @model_serializer(mode="wrap")
+    def _without_ahead(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = written(self)
+        return data if self.ahead else {name: value for name, value in data.items() if name != "ahead"}
 
 
 class PhasePeak(CompactData):

@@ -33,6 +33,12 @@ class DataError(FlowError, ValueError):
         return cls(what, where=str(where), hint=hint)
 
     @classmethod
+    def other_overlap(cls, where: str, saved: str, now: str) -> DataError:
+        """Return the error for a checkpoint of steps that overlap in another way than those of the plan."""
+        what = f"was written with {saved}, but the plan has {now}"
+        return cls(what, where=where, hint="resume with the plan of the run, or with the same --depth and --sync-every")
+
+    @classmethod
     def failed(cls, where: object, what: str, fault: Exception, hint: str = "") -> DataError:
         """Return the error for an action that failed, with up to three lines of the underlying exception's message."""
         lines = str(fault).strip().splitlines()

@@ -81,6 +81,33 @@ class SettingError(FlowError, ValueError):
         return cls(f"the flow has no node or setting `{name}`", where="--set", hint=nearest(name, names))
 
 
+def pipeline_text(ahead: int, every: int) -> str:
+    """Return how far a role works ahead and how often its weights come, as text.
+
+    >>> pipeline_text(1, 2)
+    'depth 1 and a sync every 2 steps'
+    """
+    return f"depth {ahead} and a sync every {f'{every} steps' if every > 1 else 'step'}"
+
+
+def smaller_pipeline(allowed: int, ahead: int, every: int, bound: int) -> str:
+    """Return a hint with the smallest changes for which weights are at most `allowed` steps old.
+
+    They are the largest depth with this sync period, the largest period with this depth, or a flow that allows `bound`.
+
+    >>> smaller_pipeline(2, 2, 2, 3)
+    '--depth 1 --sync-every 2, or --depth 2 --sync-every 1, or at_most=3 in the flow'
+    >>> smaller_pipeline(0, 1, 1, 1)
+    '--depth 0, or stale(…, at_most=1) in the flow'
+    """
+    pairs = [(allowed - every + 1, every), (ahead, allowed - ahead + 1)]
+    fit = [
+        f"--depth {depth} --sync-every {period}" for depth, period in dict.fromkeys(pairs) if depth > 0 and period > 0
+    ]
+    flow = f"at_most={bound} in the flow" if allowed else f"stale(…, at_most={bound}) in the flow"
+    return ", or ".join([*(fit or ["--depth 0"]), flow])
+
+
 class LawError(FlowError, ValueError):
     """A graph that breaks a law of its stage (see `flowgraph.language.laws`)."""
 
@@ -89,6 +116,37 @@ class LawError(FlowError, ValueError):
         """Return the error for a task of a program that reads a value which is not available where the task runs."""
         what = f"`{' '.join(task.split())}` reads `{value}`, which is not in the store of {place}"
         return cls(what, hint="a transfer or a sync to that store is missing before this task")
+
+    @classmethod
+    def too_stale(cls, node: str, bound: int, at_most: int, ahead: int, every: int, updates: int) -> LawError:
+        """Return the error for a node that could read weights which are `bound` updates old.
+
+        The edge allows `at_most`. The node works `ahead` steps ahead, its weights come every `every` steps, and a step
+        makes `updates` updates. The hint names the smallest changes that keep the bound.
+        """
+        may = f"weights at most {at_most} update{'s' if at_most > 1 else ''} old" if at_most else "the newest weights"
+        what = f"{node} reads {may}, but with {pipeline_text(ahead, every)} they could be {bound} updates old"
+        return cls(what, hint=smaller_pipeline(at_most // updates, ahead, every, bound))
+
+    @classmethod
+    def other_version(cls, task: str, step: int, name: str, home: str, version: int, scheduled: int) -> LawError:
+        """Return the error for a task of a step that reads a version of weights other than the scheduled one."""
+        reads = f"`{' '.join(task.split())}` of step {step} reads version {version} of `{name}` on {home}"
+        what = f"{reads}; by the schedule it is {scheduled}"
+        return cls(what, hint="an update waits for all readers of the version that it replaces, a sync for the update")
+
+    @classmethod
+    def no_window(cls, step: int) -> LawError:
+        """Return the error for a step of a run whose steps overlap, if the steps before it did not begin it."""
+        what = f"step {step} has not begun, and the weights that draw its rows are gone"
+        return cls(what, hint="run steps in order, or continue from a checkpoint: flowgraph resume RUN")
+
+    @classmethod
+    def reads_ahead(cls, task: str, ahead: int, name: str) -> LawError:
+        """Return the error for a task that works ahead of its step, and reads state with which that step begins."""
+        steps = f"{ahead} step{'s' if ahead > 1 else ''}"
+        what = f"`{' '.join(task.split())}` runs {steps} ahead, but reads `{name}`, which its step begins with"
+        return cls(what, hint="only weights that are read with stale(…) may be read ahead")
 
     @classmethod
     def other_rows(cls, where: str, first: str, rows: str, second: str, second_rows: str, hint: str) -> LawError:

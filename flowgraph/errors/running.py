@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from flowgraph.errors.base import FlowError, nearest
+from flowgraph.errors.language import pipeline_text, smaller_pipeline
 
 
 class PlanError(FlowError, ValueError):
@@ -95,12 +96,35 @@ class PlanError(FlowError, ValueError):
         return cls(what, where=where, notes=notes, hint=f"plan it without {option}, or `flowgraph export` it")
 
     @classmethod
-    def lags_too_far(cls, where: str, role: str, lag: int, node: str, at_most: int, at: str) -> PlanError:
-        """Return the error for a role whose lag, in updates, exceeds `at_most`, which one of its nodes allows."""
+    def lags_too_far(
+        cls, where: str, role: str, lag: int, node: str, at_most: int, at: str, *, ahead: int = 0, updates: int = 1
+    ) -> PlanError:
+        """Return the error for a role whose lag, in updates, exceeds what one of its nodes allows.
+
+        If the role works `ahead` steps ahead, the hint names the smallest changes of depth and sync period; `updates`
+        is the number of updates in a step.
+        """
         may = f"weights at most {at_most} update{'s' if at_most > 1 else ''} old" if at_most else "the newest weights"
         hint = f"lag={at_most} at most" if at_most else "in the flow, stale(model, at_most=…) lets a generate node lag"
         what = f"{role}: lag={lag}, but {node} reads {may}"
+        if ahead:
+            every = max(1, lag // max(1, updates) - ahead + 1)
+            what = f"{role}: lag={lag} ({pipeline_text(ahead, every)}), but {node} reads {may}"
+            hint = smaller_pipeline(at_most // max(1, updates), ahead, every, lag)
         return cls(what, where=where, notes=[f"in the flow at {at}"], hint=hint)
+
+    @classmethod
+    def ahead_of_lag(cls, where: str, role: str, ahead: int, lag: int, updates: int) -> PlanError:
+        """Return the error for a role that works further ahead than its weights may lag, in updates."""
+        age = ahead * updates
+        what = f"{role}: ahead={ahead} makes its weights at least {age} update{'s' if age > 1 else ''} old"
+        return cls(f"{what}, but lag={lag}", where=where, hint=f"lag={age}, or ahead={lag // updates}")
+
+    @classmethod
+    def no_copy(cls, where: str, flow: str, ahead: int, every: int) -> PlanError:
+        """Return the error for a plan whose steps are to overlap, but which samples from the weights that it trains."""
+        what = f"no role of {flow} samples from a copy of the weights, so there is no {pipeline_text(ahead, every)}"
+        return cls(what, where=where, hint="--placement split, which gives sampling devices of its own")
 
     @classmethod
     def lags_in_place(cls, where: str, role: str, lag: int, why: str) -> PlanError:

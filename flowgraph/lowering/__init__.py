@@ -9,6 +9,7 @@ from flowgraph.lowering.insert_switches import insert_switches
 from flowgraph.lowering.insert_syncs import insert_syncs
 from flowgraph.lowering.insert_transfers import insert_transfers
 from flowgraph.lowering.order_by_longest_path import order_by_longest_path
+from flowgraph.lowering.pipeline_steps import pipeline_steps
 from flowgraph.lowering.program import Program
 from flowgraph.lowering.project_columns import project_columns
 
@@ -21,6 +22,7 @@ LOWERING: tuple[Pass, ...] = (
     project_columns,
     order_by_longest_path,
     insert_switches,
+    pipeline_steps,
 )
 OPTIONAL: tuple[Pass, ...] = (fuse_host_nodes, project_columns, order_by_longest_path)
 """A program runs without any of these, and gives the same."""

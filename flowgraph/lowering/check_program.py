@@ -13,6 +13,7 @@ STAGES = (
     "project_columns",
     "order_by_longest_path",
     "insert_switches",
+    "pipeline_steps",
 )
 
 

@@ -161,12 +161,79 @@ def task_cells(task: Task) -> tuple[str, str, str, str]:
             return "wake" if awake else "sleep", home.param, f"on {home}", ""
 
 
+@dataclass(frozen=True)
+class StepTask:
+    """A task of the step that is `ahead` steps after the one whose update ends in the same iteration."""
+
+    task: Task
+    ahead: int = 0
+
+    @property
+    def step(self) -> str:
+        """Return the step of the task as text, where `k` is the step whose update ends in the iteration."""
+        return f"k+{self.ahead}" if self.ahead else "k"
+
+
+Iteration = tuple[StepTask, ...]
+"""What runs between two updates: tasks of several steps, in the order in which each place runs them."""
+
+
+@dataclass(frozen=True)
+class CopySchedule:
+    """When a copy of weights gets a new version: how many steps `ahead` its readers are, and the steps between syncs.
+
+    `updates` is how many updates of the model a step makes.
+    """
+
+    home: Home
+    ahead: int = 0
+    sync_every: int = 1
+    updates: int = 1
+
+    @property
+    def bound(self) -> int:
+        """Return the most updates by which the copy is older than the weights with which its reader's step begins."""
+        return self.updates * (self.ahead + self.sync_every - 1)
+
+    def version(self, step: int) -> int:
+        """Return the version that the tasks of step `step` (from 0) read, in updates since the start.
+
+        >>> [CopySchedule(Home("policy", "a", "local", Layout()), ahead=1).version(step) for step in range(4)]
+        [0, 0, 1, 2]
+        """
+        return self.updates * self.sync_every * (max(0, step - self.ahead) // self.sync_every)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Steps that overlap: the iterations before the first update, those that repeat, and the last ones.
+
+    `ahead` has, for each task of the program, how many steps ahead of its own update it runs; `copies` has the schedule
+    of each copy of trained weights. `prologue` and `epilogue` have one iteration for each step of the depth.
+    """
+
+    ahead: tuple[int, ...]
+    copies: tuple[CopySchedule, ...]
+    prologue: tuple[Iteration, ...]
+    kernel: Iteration
+    epilogue: tuple[Iteration, ...]
+
+    @property
+    def depth(self) -> int:
+        """Return how many steps the earliest task is ahead of its step's update."""
+        return max(self.ahead, default=0)
+
+    def schedule(self, home: Home) -> CopySchedule | None:
+        """Return the schedule of a copy of trained weights; None for any other home."""
+        return next((copy for copy in self.copies if copy.home == home), None)
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """One step of a flow under a plan.
 
     `origins` pairs each model parameter with the home of its newest version. Parameters in `frozen` have only one
-    version, which every home loads at the start.
+    version, which every home loads at the start. `pipeline` says how steps overlap; None: each ends before the next.
     """
 
     graph: Graph
@@ -175,6 +242,7 @@ class Program:
     origins: tuple[tuple[str, Home], ...]
     frozen: tuple[str, ...]
     tasks: tuple[Task, ...]
+    pipeline: Pipeline | None = None
 
     @property
     def trained(self) -> tuple[Home, ...]:
@@ -187,8 +255,8 @@ class Program:
         return {node.name: node for node in self.graph.nodes}
 
     def without(self, place: int) -> Program:
-        """Return the program without the task at index `place`; tests check that such programs are refused."""
-        return replace(self, tasks=self.tasks[:place] + self.tasks[place + 1 :])
+        """Return the program without the task at index `place`, and without overlap; tests check that it is refused."""
+        return replace(self, tasks=self.tasks[:place] + self.tasks[place + 1 :], pipeline=None)
 
 
 def value_name(edge: Edge) -> str:

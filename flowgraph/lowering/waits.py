@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flowgraph.language.values import Model
-from flowgraph.lowering.program import Home, Program, Run, Sync, Task, task_reads, task_results
+from flowgraph.lowering.program import (
+    HOST,
+    Home,
+    Program,
+    Read,
+    Run,
+    Sync,
+    Task,
+    task_reads,
+    task_results,
+    value_name,
+)
 
 
 def waits_for(program: Program) -> tuple[frozenset[int], ...]:
@@ -15,24 +26,66 @@ def waits_for(program: Program) -> tuple[frozenset[int], ...]:
     A task waits for the tasks that made or copied what it reads. An update or a sync, which replaces the weights of a
     home, waits for every earlier task that uses the old weights. Runs with side effects at one place keep their order.
     """
-    brought, makers = dict[tuple[str, str | Home], int](), dict[str, int]()
-    users, effects = defaultdict[Home, set[int]](set), dict[str, int]()
+    return waits_between(program, [(0, task) for task in program.tasks])
+
+
+def waits_between(program: Program, tasks: Sequence[tuple[int, Task]]) -> tuple[frozenset[int], ...]:
+    """Return, for each of the `tasks` of a run, each with its step, the indices of those that it must wait for.
+
+    Each step has its own values; weights, carried state and the order of side effects connect steps. A sync that copies
+    nothing, since its target has the version of its step, waits only for the one that brought it.
+    """
+    brought, makers = dict[tuple[int, str, str | Home], int](), dict[tuple[int, str], int]()
+    users, writers, effects = defaultdict[Home, set[int]](set), dict[Home, int](), dict[str, int]()
+    carried, origins, copied = carried_values(program), dict(program.origins), dict[Home, int]()
     waits = list[frozenset[int]]()
-    for i, task in enumerate(program.tasks):
-        sources = (brought.get((value, place), makers.get(value)) for value, place in task_reads(task))
+    for i, (step, task) in enumerate(tasks):
+        sources = (brought.get((step, value, place), makers.get((step, value))) for value, place in task_reads(task))
         needs = {source for source in sources if source is not None}
-        for home in homes_replaced(task, program):
+        if isinstance(task, Read) and task.value in carried:
+            before = step - 1, carried[task.value]
+            needs |= {brought.get((*before, HOST), makers[before])} if before in makers else set()
+        schedule = None
+        if program.pipeline is not None and isinstance(task, Sync) and task.value in origins:
+            schedule = program.pipeline.schedule(task.target)
+        idle = schedule is not None and copied.get(schedule.home, 0) == schedule.version(step)
+        if schedule is not None:
+            copied[schedule.home] = schedule.version(step)
+        used = (schedule.home,) if schedule is not None and idle else homes_of(task)
+        needs |= {writers[home] for home in used if home in writers}
+        for home in () if idle else homes_replaced(task, program):
             needs |= users.pop(home, set())
+            writers[home] = i
         if isinstance(task, Run) and not all(program.nodes[name].op.pure for name in task.nodes):
             needs |= {effects[task.place]} if task.place in effects else set()
             effects[task.place] = i
-        for home in homes_of(task):
+        for home in () if idle else homes_of(task):
             users[home].add(i)
         for value, place in task_results(task, program.nodes):
-            brought[value, place] = i
-            makers.setdefault(value, i)
-        waits.append(frozenset(needs))
+            brought[step, value, place] = i
+            makers.setdefault((step, value), i)
+        waits.append(frozenset(needs - {i}))
     return tuple(waits)
+
+
+def makers_read(program: Program) -> tuple[frozenset[int], ...]:
+    """Return, for each task of a program, the indices of the tasks that made or copied the values that it reads.
+
+    These are the waits for data alone: versions of weights are left out, except those that a sync brought.
+    """
+    brought, makers = dict[tuple[str, str | Home], int](), list[frozenset[int]]()
+    for i, task in enumerate(program.tasks):
+        makers.append(frozenset(brought[read] for read in task_reads(task) if read in brought))
+        for result in task_results(task, program.nodes):
+            brought[result] = i
+    return tuple(makers)
+
+
+def carried_values(program: Program) -> dict[str, str]:
+    """Return the value that each carried parameter gets for the next step, by the parameter's name, without models."""
+    outputs = program.graph.outputs
+    carries = program.graph.carries().items()
+    return {name: value_name(outputs[i]) for name, i in carries if not issubclass(outputs[i].type, Model)}
 
 
 def homes_of(task: Task) -> tuple[Home, ...]:

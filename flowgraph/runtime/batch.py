@@ -165,6 +165,25 @@ def _is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
+def write_rows(table: pa.Table, path: Path) -> None:
+    """Write a table in Arrow's file format; `read_rows` reads it. Parent folders must exist."""
+    import pyarrow as pa
+
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def read_rows(path: Path) -> pa.Table:
+    """Return the table that `write_rows` wrote. Raises DataError for any other file."""
+    import pyarrow as pa
+
+    try:
+        with pa.OSFile(str(path), "rb") as file:
+            return pa.ipc.open_file(file).read_all()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DataError.failed(path, "is not a table of rows", error) from error
+
+
 def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
     """Write the table of a value that a run carries to its next step as a JSON file, without loss.
 

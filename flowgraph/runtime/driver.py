@@ -11,7 +11,8 @@ from flowgraph.errors import FlowError
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.lowering.program import Program
-from flowgraph.runtime.interpreter import Executor, RowSource, StepResult
+from flowgraph.runtime.interpreter import Executor, StepResult
+from flowgraph.runtime.places import RowSource
 from flowgraph.runtime.record.checkpoint import Saver
 
 
@@ -80,21 +81,24 @@ def train(
     steps, and after the last step unless the run ended early. `stop` is called before each step; if it returns True,
     the run ends early. `saver` writes checkpoints, each before any check that follows the same step: a check updates
     copies of weights, and a resumed run repeats it. If the check finds the best weights so far, the saver is notified
-    before the listeners, so that the checkpoint does not contain the records of this check. Errors pass through.
+    before the listeners, so that the checkpoint does not contain the records of this check. If steps overlap, a run
+    ends, and a checkpoint is written, only after a step from which `executor` can continue.
     """
     check = job.check if job.check is not None and job.check.every else None
     steps_done = job.steps
     for step in range(start, job.steps):
-        if stop():
+        resumable = executor.can_save(job.program, step)
+        if stop() and resumable:
             steps_done = step
             break
         if check is not None and step % check.every == 0:
-            _check(check, check.during or check.program, executor, Key(job.seed, step), listeners, saver)
+            during = check.during or check.program
+            _check(check, during, executor, Key(job.seed, step), listeners, saver if resumable else None)
         began = time.perf_counter()
-        result = executor.run(job.program, job.sources, Key(job.seed, step))
+        result = executor.run(job.program, job.sources, Key(job.seed, step), job.steps)
         for listener in listeners:
             listener.stepped(step, result, time.perf_counter() - began)
-        if saver is not None:
+        if saver is not None and executor.can_save(job.program, step + 1):
             saver.stepped(step + 1)
     if saver is not None:
         saver.ended(steps_done)

@@ -1,7 +1,7 @@
 """Execute a program task by task, with one store of values for each place and one version for each copy of weights.
 
-The interpreter manages stores, versions and order. A `Places` object decides where tasks run and what the items in a
-store are: values in this process (`local`) or references on Ray (`ray.places`).
+The interpreter manages stores, versions and order. A `Places` object (`runtime.places`) decides where tasks run
+and what the items in a store are: values in this process (`local`) or references on Ray (`ray.places`).
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from flowgraph.engines.table import ENGINES, is_server
 from flowgraph.errors import DataError, LawError
 from flowgraph.files.untrusted import json_as, read_bytes
-from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Model, Value
+from flowgraph.language.values import Measure, Model, Value
+from flowgraph.lowering.pipeline_steps import iteration, updates_in_step
 from flowgraph.lowering.program import (
     HOST,
+    CopySchedule,
     Home,
     Program,
     Read,
@@ -33,19 +34,16 @@ from flowgraph.lowering.program import (
     results_given,
     value_name,
 )
+from flowgraph.lowering.waits import carried_values
 from flowgraph.runtime.batch import read_carried, write_carried
+from flowgraph.runtime.measure.pool_times import PoolTimes
+from flowgraph.runtime.places import Item, Places, RowSource
+from flowgraph.runtime.window import BegunStep, load_window, save_window
 
 LOST = -(2**62)
 """The version of a copy of weights that is missing or unknown: older than any real one."""
 
 MODELS, COPIES, CARRIED, VERSIONS = "models", "copies", "carried", "versions.json"
-
-Item = Any
-"""A value as places store it: the value itself, or references to its rows."""
-
-DiskVerb = Literal["save", "save_state", "load_state"]
-"""`save` writes a folder that transformers loads; `save_state` writes weights and, where they are trained, optimizer
-state, which `load_state` loads under any layout."""
 
 
 class WeightVersions(BaseModel):
@@ -55,14 +53,6 @@ class WeightVersions(BaseModel):
 
     models: dict[str, int]
     copies: list[tuple[str, int]]
-
-
-class RowSource(Protocol):
-    """A source of rows; `batch` must be a pure function of the step."""
-
-    def batch(self, step: int) -> Value:
-        """Return the rows of step `step` (from 0)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -76,65 +66,14 @@ class StartState:
         return self.value
 
 
-class Places(Protocol):
-    """The places where tasks run, and the items that they store."""
-
-    def read(self, source: RowSource, step: int) -> Item:
-        """Return the rows of one step from a source, as an item."""
-        ...
-
-    def run(
-        self, graph: Graph, task: Run, items: Mapping[str, Item], versions: Mapping[str, int], key: Key
-    ) -> Mapping[str, Item]:
-        """Run the nodes of a task and return their results by name, without models.
-
-        `items` are the inputs by name; `versions` are the versions of the models that the task reads; `key` contains
-        the seed and the step, for random numbers.
-        """
-        ...
-
-    def transfer(self, task: Transfer, item: Item) -> Item:
-        """Copy an item from the task's source place to its target, and return the copy."""
-        ...
-
-    def sync(self, task: Sync, version: int) -> None:
-        """Copy a model's weights, of version `version`, from the source home of `task` to its target."""
-        ...
-
-    def switch(self, home: Home, *, awake: bool) -> None:
-        """Free the device memory of a home's weights after all work submitted there, or load them again (`awake`)."""
-        ...
-
-    def finish(self) -> Observations:
-        """Wait for all submitted work and return its observations. Raises the first error of that work."""
-        ...
-
-    def apply(self, function: Callable[..., Any], items: Sequence[Item], *rest: Any) -> Callable[[], Any]:
-        """Call `function(tables, *rest)` with the tables (`runtime.batch.to_table`) of `items`.
-
-        Returns a function that returns the result; call it only after the next `finish`.
-        """
-        ...
-
-    def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
-        """Save a home to `folder`, or load it from there, by calling the method `verb` of its handles on every rank.
-
-        `version` is the version of the loaded weights; None when saving.
-        """
-        ...
-
-    def close(self) -> None:
-        """End every process that these places started."""
-        ...
-
-
 @dataclass(frozen=True)
 class StepResult:
-    """The results of one step: items by name, and the observations."""
+    """The results of one step: items by name, and the observations; `pools` has times of each pool if steps overlap."""
 
     items: Mapping[str, Item]
     observed: Observations
     places: Places
+    pools: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
 
     def apply(self, function: Callable[..., Any], names: Sequence[str], *rest: Any) -> Callable[[], Any]:
         """Call a function on the tables of the results called `names`, as `Places.apply` does."""
@@ -152,26 +91,57 @@ class Executor:
     versions: dict[Home, int] = field(default_factory=dict[Home, int])
     carried: dict[str, Item] = field(default_factory=dict[str, Item])
     asleep: set[Home] = field(default_factory=set[Home])
+    begun: dict[int, _Step] = field(default_factory=dict[int, "_Step"])
+    window: dict[int, BegunStep] = field(default_factory=dict[int, BegunStep])
+    pool_times: PoolTimes = field(default_factory=PoolTimes)
 
-    def run(self, program: Program, sources: Mapping[str, RowSource], key: Key) -> StepResult:
-        """Execute one step of a program and return its results; this executor's versions and carried values advance.
+    def run(self, program: Program, sources: Mapping[str, RowSource], key: Key, steps: int | None = None) -> StepResult:
+        """Execute one step of a program and return its results.
 
         `sources` contains data parameters, and recorded results of nodes, which then do not run; `key` contains the
-        seed and the step. A sync is skipped while the copy of the weights is recent enough. Results that stay inside
-        their task are not returned. Raises LawError for a task that reads a value that its place does not have,
-        KeyError for a data parameter without a source, and any error of the tasks.
+        seed and the step. A sync is skipped while the copy of the weights is recent enough. If steps overlap, the tasks
+        of one iteration are executed, which end this step and may begin later ones, up to the last of `steps` steps;
+        call it for each step in order. Results that stay inside their task are not returned. Raises LawError for a task
+        that reads a value that its place does not have, or weights that another version has replaced, and any error of
+        the tasks.
         """
-        step = _Step(self, program, sources, key)
-        for task in program.tasks:
-            step.execute(task)
-        observed = self.places.finish()
+        if program.pipeline is None:
+            self.places.work_for(None)
+            step = _Step(self, program, sources, key)
+            for task in program.tasks:
+                step.execute(task)
+            step.observe(self.places.finish())
+        else:
+            fills = key.step not in self.begun and key.step not in self.window
+            if fills and key.step:
+                raise LawError.no_window(key.step)
+            for number in range(key.step - program.pipeline.depth if fills else key.step, key.step + 1):
+                for turn in iteration(program, number, key.step + 1 if steps is None else steps):
+                    self.execute(program, sources, Key(seed=key.seed, step=number + turn.ahead), turn.task)
+            step = self.begun.pop(key.step)
+            step.observe(self.places.finish(step))
+            self.places.work_for(None)
+        for node, updates in step.staleness.items():
+            names = ("staleness", "staleness_worst")  # the mean over tokens, and the most: one version draws them all
+            step.observed.add(node, [Measure(name, total=updates, count=1) for name in names])
         carries = {i: name for name, i in program.graph.carries().items()}
         for i, edge in enumerate(program.graph.outputs):
             if not issubclass(edge.type, Model):
                 item = step.get(HOST, value_name(edge), "the end of the step")
                 if i in carries:
                     self.carried[carries[i]] = item
-        return StepResult(step.results, observed, self.places)
+        pools = {} if program.pipeline is None else self.pool_times.of_step(program, step.observed.measured)
+        return StepResult(step.results, step.observed, self.places, pools)
+
+    def execute(self, program: Program, sources: Mapping[str, RowSource], key: Key, task: Task) -> None:
+        """Execute one task of step `key.step` of a program whose steps overlap; tasks of other steps may be under way.
+
+        Any order that keeps the waits of `lowering.waits.waits_between` gives the same results.
+        """
+        if key.step not in self.begun:
+            self.begun[key.step] = _Step(self, program, sources, key, self.window.pop(key.step, None))
+        self.places.work_for(self.begun[key.step])
+        self.begun[key.step].execute(task)
 
     def switch(self, program: Program, home: Home, *, awake: bool) -> None:
         """Free a home's device memory, or restore its weights (`awake`); do nothing if that is its state already.
@@ -202,6 +172,16 @@ class Executor:
         self._wake(program, home)
         self.places.on_disk(home, "save", folder)
 
+    def can_save(self, program: Program, steps: int) -> bool:
+        """Return whether a run can continue from what is saved after `steps` steps.
+
+        A copy on an engine that cannot return its weights is filled with the newest ones by `load_state`. So these must
+        be the ones that its schedule says.
+        """
+        copies = program.pipeline.copies if program.pipeline is not None else ()
+        returned = [copy for copy in copies if "token_stats" not in ENGINES[copy.home.engine].verbs]
+        return all(copy.version(steps + copy.ahead) == copy.updates * steps for copy in returned)
+
     def save_state(self, program: Program, folder: Path) -> None:
         """Write all that the next step starts from into an existing folder, and wait until everything is written.
 
@@ -225,6 +205,11 @@ class Executor:
         copy_versions = [(copy_name(home), self.versions.get(home, 0)) for home in lagging]
         versions = WeightVersions(models=newest, copies=copy_versions)
         (folder / VERSIONS).write_text(versions.model_dump_json(indent=1), "utf-8")
+        for step in self.begun.values():
+            step.observe(self.places.finish(step))
+        begun = self.window | {number: step.so_far() for number, step in self.begun.items()}
+        save_window(self.places, program, begun, folder)
+        self.places.finish()
 
     def load_state(self, program: Program, folder: Path) -> None:
         """Load the state that `save_state` wrote, possibly under another plan.
@@ -261,6 +246,8 @@ class Executor:
         for parameter in program.graph.params:
             if (path := folder / CARRIED / f"{parameter.name}.json").is_file():
                 self.carried[parameter.name] = self.places.read(StartState(read_carried(parameter.type, path)), 0)
+        self.begun.clear()
+        self.window = load_window(self.places, program, folder)
         self.places.finish()
 
 
@@ -277,16 +264,48 @@ def copy_name(home: Home) -> str:
 
 
 class _Step:
-    def __init__(self, executor: Executor, program: Program, sources: Mapping[str, RowSource], key: Key) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        program: Program,
+        sources: Mapping[str, RowSource],
+        key: Key,
+        begun: BegunStep | None = None,
+    ) -> None:
         self._executor, self._program, self._sources, self._key = executor, program, sources, key
         self._places, self._versions = executor.places, executor.versions
-        self.results = dict[str, Item]()
+        self.results, self.staleness, self.observed = dict[str, Item](), dict[str, int](), Observations()
         self._stores: dict[str | Home, dict[str, Item]] = {HOST: {}}
+        self._carried = dict[str, str]()
         for name, home in program.origins:
-            self._put(home, name, self._versions.setdefault(home, 0))
+            loaded = self._versions.setdefault(home, 0)
+            ahead = program.pipeline is not None and name not in program.frozen  # earlier steps will have updated them
+            self._put(home, name, key.step * updates_in_step(program, name) if ahead else loaded)
+        if program.pipeline is not None:
+            self._carried = {value: name for name, value in carried_values(program).items()}
         for home in program.homes:
             if home.param in program.frozen:
                 self._put(home, home.param, self._versions.setdefault(home, 0))
+
+        if begun is not None:
+            for (place, name), item in begun.stores.items():
+                self._put(place, name, item)
+            self.results, self.staleness, self.observed = dict(begun.results), dict(begun.staleness), begun.observed
+            for task in program.tasks:  # the rows were drawn; nothing of this step reads these weights again
+                if isinstance(task, Sync) and (copy := self._schedule(task)) is not None:
+                    self._put(task.target, task.value, copy.version(key.step))
+
+    def so_far(self) -> BegunStep:
+        """Return what is known of the step: values by place, results and observations, without weights."""
+        stores = ((place, store) for place, store in self._stores.items() if isinstance(place, str))
+        values = {(place, name): item for place, store in stores for name, item in store.items()}
+        return BegunStep(values, self.results, self.staleness, self.observed)
+
+    def observe(self, observed: Observations) -> None:
+        """Add observations of this step's work to those before."""
+        self.observed.merge(observed)
+        for node, seconds in observed.seconds.items():
+            self.observed.seconds[node] = self.observed.seconds.get(node, 0.0) + seconds
 
     def get(self, place: str | Home, name: str, task: object) -> Item:
         """Return an item of a place's store. Raises LawError, naming the task that reads it, if it is missing."""
@@ -297,6 +316,8 @@ class _Step:
 
     def _put(self, place: str | Home, name: str, item: Item) -> None:
         self._stores.setdefault(place, {})[name] = item
+        if place == HOST and name in self._carried:
+            self._executor.carried[self._carried[name]] = item
 
     def execute(self, task: Task) -> None:
         """Execute one task, and store what it makes or copies. Raises LawError if a value that it reads is missing."""
@@ -306,6 +327,14 @@ class _Step:
                 self._put(HOST, value, carried[value] if value in carried else self._read(value))
             case Transfer(value, source, target):
                 self._put(target, value, self._places.transfer(task, self.get(source, value, task)))
+            case Sync(value, source, target) if (copy := self._schedule(task)) is not None:
+                version, newest = copy.version(self._key.step), self._versions.get(source, 0)
+                if self._versions.get(target, 0) != version:
+                    if newest != version:
+                        raise LawError.other_version(str(task), self._key.step, value, str(source), newest, version)
+                    self._places.sync(task, version)
+                    self._versions[target] = version
+                self._put(target, value, version)
             case Sync(value, source, target):
                 version = self.get(source, value, task)
                 if not 0 <= version - self._versions.get(target, 0) <= task.lag:
@@ -316,6 +345,11 @@ class _Step:
                 self._executor.switch(self._program, home, awake=awake)
             case Run():
                 self._run(task)
+
+    def _schedule(self, task: Sync) -> CopySchedule | None:
+        """Return the schedule of a sync's target if it gets the weights with which a step begins, and steps overlap."""
+        newest = task.value in dict(self._program.origins)
+        return self._program.pipeline.schedule(task.target) if self._program.pipeline is not None and newest else None
 
     def _read(self, name: str) -> Item:
         return self._places.read(self._sources[name], self._key.step)
@@ -329,6 +363,10 @@ class _Step:
                 name: results[name] if name in results else self.get(task.place, name, task) for name in rest.reads
             }
             versions = {name: int(self.get(home, name, task)) for name, home in task.homes}
+            for name, home in task.homes:
+                if self._program.pipeline is not None and self._program.pipeline.schedule(home) is not None:
+                    newest = self._key.step * updates_in_step(self._program, name)
+                    self.staleness |= dict.fromkeys(rest.nodes, newest - versions[name])
             results |= self._places.run(self._program.graph, rest, items, versions, self._key)
             for name, kind in results_given(rest, nodes):
                 if issubclass(kind, Model) and task.home is not None:

@@ -14,13 +14,14 @@ from flowgraph.engines.table import is_server
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.lowering.program import Home, Run, Switch, Sync, Transfer
-from flowgraph.runtime.batch import from_table, select, to_table
+from flowgraph.language.values import Value
+from flowgraph.lowering.program import Home, Parts, Run, Switch, Sync, Transfer
+from flowgraph.runtime.batch import from_table, read_rows, select, to_table, write_rows
 from flowgraph.runtime.hosting import ModelSetup, stream_full_weights
-from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.measure.measured_task import Measures
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
-from flowgraph.runtime.row_identity import StoredValue
+from flowgraph.runtime.places import DiskVerb, RowSource
+from flowgraph.runtime.row_identity import StoredValue, ids_in, with_ids
 from flowgraph.runtime.serving import Servers
 from flowgraph.runtime.worker import DeviceWorker
 
@@ -33,7 +34,8 @@ class InProcess:
     servers: Servers = field(default_factory=lambda: Servers(ModelSetup({}, 0, Path()), Path(), 0.0))
     profiles: Profiles = NO_PROFILES
     measures: Measures = field(default_factory=Measures)
-    _observed: Observations = field(default_factory=Observations)
+    _observed: dict[object, Observations] = field(default_factory=dict[object, Observations])
+    _step: object = None
     _workers: dict[Graph, DeviceWorker] = field(default_factory=dict[Graph, DeviceWorker])
 
     def read(self, source: RowSource, step: int) -> StoredValue:
@@ -51,9 +53,10 @@ class InProcess:
         name = f"{task.place}-0-{'-'.join(task.nodes)}"
         with self.measures.of(task, graph), self.profiles.of(key.step, name):
             results = worker.run(task, items, versions, key)
-        self._observed.merge(results.observed)
+        observed = self._observed.setdefault(self._step, Observations())
+        observed.merge(results.observed)
         for node, seconds in results.observed.seconds.items():
-            self._observed.seconds[node] = self._observed.seconds.get(node, 0.0) + seconds
+            observed.seconds[node] = observed.seconds.get(node, 0.0) + seconds
         return results.values
 
     def transfer(self, task: Transfer, item: StoredValue) -> StoredValue:
@@ -73,11 +76,27 @@ class InProcess:
             target.load(weights)
         target.version = version
 
-    def finish(self) -> Observations:
-        """Return the observations since the last call, without waiting: all work has already been done."""
-        observed, self._observed = self._observed, Observations()
-        observed.measured += self.measures.drained()
+    def work_for(self, step: object) -> None:
+        """Attribute the observations of what is done from now on to `step`; None: to no step."""
+        if step is not self._step:
+            self._observed.setdefault(self._step, Observations()).measured += self.measures.drained()
+            self._step = step
+
+    def finish(self, step: object = None) -> Observations:
+        """Return the observations of `step` since the last call; all work has already been done."""
+        observed = self._observed.pop(step, Observations())
+        if step is self._step:
+            observed.measured += self.measures.drained()
         return observed
+
+    def keep(self, item: StoredValue, path: Path) -> None:
+        """Write a value, with the ids of its rows, to a file."""
+        write_rows(with_ids(to_table(item.value), item.ids), path)
+
+    def kept(self, kind: type[Value], path: Path, parts: Parts) -> StoredValue:
+        """Return the value that `keep` wrote, with the ids of its rows; it has only `parts` unless these are empty."""
+        table = read_rows(path)
+        return StoredValue(from_table(kind, table, str(path), parts), ids_in(table))
 
     def apply(self, function: Callable[..., Any], items: Sequence[StoredValue], *rest: Any) -> Callable[[], Any]:
         """Call `function(tables, *rest)` on the tables of `items` now; return a function that returns the result."""

@@ -62,6 +62,18 @@ def ids_of(value: Value) -> dict[str, NDArray[Any]]:
     return {name: part.data.numpy(force=True) for name, part in parts.items() if part is not None}
 
 
+def with_ids(table: pa.Table, ids: Mapping[str, NDArray[Any]]) -> pa.Table:
+    """Return a table with columns of the ids of its rows added."""
+    for name, column in ids.items():
+        table = table.append_column(name, [column])
+    return table
+
+
+def ids_in(table: pa.Table) -> dict[str, NDArray[Any]]:
+    """Return the ids of a table's rows by the name of their column, and their places if it has them."""
+    return {column: table.column(column).to_numpy() for column in (*IDS, PLACE) if column in table.column_names}
+
+
 def _identity(stored: StoredValue) -> dict[str, NDArray[Any]]:
     return {name: column for name, column in stored.ids.items() if name != PLACE}
 

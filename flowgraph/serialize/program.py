@@ -15,6 +15,7 @@ from flowgraph.cluster.plan import Plan
 from flowgraph.errors import FlowError, LawError
 from flowgraph.files.untrusted import parse_json
 from flowgraph.lowering.check_program import check_program
+from flowgraph.lowering.pipeline_steps import pipeline_steps
 from flowgraph.lowering.program import Home, Program, Read, Run, Switch, Sync, Task, Transfer
 from flowgraph.lowering.waits import homes_of
 from flowgraph.serialize.graph import from_json
@@ -63,6 +64,7 @@ def program_from_json(text: str) -> Program:
             _read(tuple[str, ...], data["frozen"], "frozen"),
             tuple(_read_task(task, f"tasks.{i}") for i, task in enumerate(data["tasks"])),
         )
+        program = pipeline_steps(program)  # a function of the plan and the tasks
         _refuse_unknown_places(program)
         check_program(program)
     except LawError:

@@ -1,8 +1,8 @@
-"""Write a program as text: its homes, the tasks of a step in order, and which runs can run in parallel."""
+"""Write a program as text: its homes, the tasks of a step in order, the runs that can be parallel, and overlap."""
 
 from __future__ import annotations
 
-from flowgraph.lowering.program import Program, Run, task_cells
+from flowgraph.lowering.program import Program, Run, StepTask, task_cells
 from flowgraph.lowering.waits import waves
 from flowgraph.serialize.columns import columns
 
@@ -10,7 +10,8 @@ from flowgraph.serialize.columns import columns
 def program_text(program: Program) -> str:
     """Return a program as text: its pools, its homes, the tasks of a step in order, and the runs that can be parallel.
 
-    A run or a transfer that does not need a whole record shows the parts that it needs.
+    A run or a transfer that does not need a whole record shows the parts that it needs. If steps overlap, the schedule
+    of each copy of weights and the tasks of an iteration follow, each with its step.
     """
     lines = [f"program {program.graph.name}, structure {program.plan.structure_hash[:12]}"]
     pools = [[pool.name, ", ".join(f"{node}/{index}" for node, index in pool.devices)] for pool in program.plan.pools]
@@ -24,4 +25,35 @@ def program_text(program: Program) -> str:
     lines += ["step", *(f"  {line}" for line in columns(tasks, right=(0,)))]
     runs = {i: ", ".join(task.nodes) for i, task in enumerate(program.tasks) if isinstance(task, Run)}
     parallel = [[str(i), " | ".join(runs[place] for place in wave)] for i, wave in enumerate(waves(program), 1)]
-    return "\n".join([*lines, "side by side", *(f"  {line}" for line in columns(parallel, right=(0,)))])
+    lines += ["side by side", *(f"  {line}" for line in columns(parallel, right=(0,)))]
+    return "\n".join([*lines, *(pipeline_lines(program) if program.pipeline is not None else ())])
+
+
+def pipeline_lines(program: Program) -> list[str]:
+    """Return how the steps of a program overlap, as lines: depth, copies with their bounds, and the iterations."""
+    pipeline = program.pipeline
+    assert pipeline is not None, "its steps overlap"
+    steps = "step" if pipeline.depth == 1 else "steps"
+    lines = [f"overlap, {pipeline.depth} {steps} deep; rows of step k are drawn by one version of the weights"]
+    copies = [
+        [
+            f"copy  {copy.home.param}",
+            str(copy.home),
+            f"{copy.ahead} ahead",
+            "a sync every step" if copy.sync_every == 1 else f"a sync every {copy.sync_every} steps",
+            f"at most {copy.bound} update{'' if copy.bound == 1 else 's'} old",
+        ]
+        for copy in pipeline.copies
+    ]
+    lines += [f"  {line}" for line in columns(copies)]
+    for i, filling in enumerate(pipeline.prologue):
+        begun = [(_name(turn), i - pipeline.depth + turn.ahead) for turn in filling]
+        lines.append(f"  before  {' | '.join(f'{name} {step}' for name, step in begun if name)}")
+    runs = [f"{_name(turn)} step {turn.step}" for turn in pipeline.kernel if _name(turn)]
+    lines += [f"  each    {' | '.join(runs)}"]
+    tasks = [[turn.step, *task_cells(turn.task)] for turn in pipeline.kernel]
+    return [*lines, "iteration k", *(f"  {line}" for line in columns(tasks))]
+
+
+def _name(turn: StepTask) -> str:
+    return ", ".join(turn.task.nodes) if isinstance(turn.task, Run) else ""

@@ -120,6 +120,7 @@ def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed:
             engine=home.engine,
             layout=home.layout,
             lag=home.lag,
+            ahead=home.ahead,
             running=home.running,
         )
         for home in in_order(problem, homes)

@@ -15,7 +15,7 @@ from placements.workload.planning_problem import PlanningProblem
 
 @dataclass(frozen=True)
 class RolePlacement:
-    """One role on a pool: the pool's devices (`group`), how the role runs there, and its lag in updates.
+    """One role on a pool: the pool's devices (`group`), how the role runs there, its lag, and how far it is ahead.
 
     `shared` says whether a role on the pool generates responses.
     """
@@ -28,6 +28,7 @@ class RolePlacement:
     running: RoleSettings
     shared: bool
     lag: int = 0
+    ahead: int = 0
 
 
 def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
@@ -49,6 +50,7 @@ def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
             placed.running,
             placed.pool in sampling,
             placed.lag,
+            placed.ahead,
         )
         for placed in plan.placed
     ]

@@ -224,8 +224,8 @@ def overlapped(
     """Return the tasks of one step of a graph whose steps overlap; sampling may use weights that are `lag` updates old.
 
     `staged` are the nodes that run models. On each pool, tasks on the oldest rows come first, since updates wait for
-    them; syncs of weights from the previous step come before all others. Such steps are only forecast: a run begins a
-    step when the previous one has ended.
+    them; syncs of weights from the previous step come before all others. A run overlaps steps in the same order, if a
+    role of its plan works `ahead`.
     """
     base, needs = _lowered(graph, placements, [rule for rule in LOWERING if rule is not insert_switches])
     task_shifts = _task_shifts(base, needs, shifts(placements, staged, lag))

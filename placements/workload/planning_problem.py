@@ -210,7 +210,7 @@ class PlanningProblem:
 
     @property
     def overlaps(self) -> bool:
-        """Return whether steps overlap. This is only forecast: a run starts a step when the previous one has ended."""
+        """Return whether steps overlap. A run overlaps them if a role of its plan works `ahead`, as with `--depth`."""
         return bool(self.staleness)
 
     @property

@@ -426,7 +426,7 @@ from flowgraph.models import load, resolve
 read_inputs(Workload(flow="grpo"))
 load(resolve("tiny", cache=Path("models")), seed=0, cache=Path("models"), say=print)
 CHANGES = {{"open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate"}}
-TINY = {tiny!r}
+BEGIN = {begin!r}
 
 def session(run, moment, number, *arguments):
     '''Run a command in a child; at the nth change of the run's files it gets a signal. Gives how it ended.'''
@@ -457,7 +457,7 @@ def session(run, moment, number, *arguments):
     os._exit(code)
 
 def begin(run, moment, number):
-    return session(run, moment, number, "run", "grpo", *TINY, "--steps", "6", "-o", run)
+    return session(run, moment, number, "run", *BEGIN, "-o", run)
 
 def resumed(run, moment, number):
     if not Path(run, "run.json").is_file():  # it had not begun
@@ -486,9 +486,12 @@ print(json.dumps(codes))
 """
 
 
-def cut_off(folder: Path, kind: str, seed: int, count: int) -> list[list[int]]:
+SIX_STEPS = ("grpo", *TINY, "--steps", "6")
+
+
+def cut_off(folder: Path, kind: str, seed: int, count: int, begin: tuple[str, ...] = SIX_STEPS) -> list[list[int]]:
     """Run one run whole and `count` others that are cut off and resumed; give how each session ended."""
-    script = HARNESS.format(root=str(ROOT), tiny=TINY)
+    script = HARNESS.format(root=str(ROOT), begin=begin)
     command = [sys.executable, "-W", "ignore", "-c", script, kind, str(seed), str(count)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

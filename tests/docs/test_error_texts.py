@@ -142,6 +142,9 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "DataError.batch_exceeds_rows": lambda: DataError.batch_exceeds_rows(1024, 800),
     "DataError.lacks_package": lambda: DataError.lacks_package("hf:org/prompts", "datasets"),
     "DataError.lacks_part": lambda: DataError.lacks_part("rollouts/000003.parquet", "logprobs", ["logprob", "tokens"]),
+    "DataError.other_overlap": lambda: DataError.other_overlap(
+        "runs/grpo-1/checkpoints/step_000004", "depth 1 (policy 1 ahead, synced every 1)", "steps that do not overlap"
+    ),
     "BatchError.disagree": lambda: raised(
         solve_batch,
         compile_graph(filled.graph()),
@@ -218,6 +221,12 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "LawError.not_aligned": lambda: raised(align_rows, {"score": held_rows(0, 1, 1), "brevity": held_rows(1, 0, 1)}),
     "LawError.no_identity": lambda: raised(rows_of_rank, pa.table({"brevity": [0.5, 1.0]}), 0, 2, "brevity"),
     "LawError.not_told": lambda: LawError.not_told("importance_weights(behaviour=)", 128, 512),
+    "LawError.too_stale": lambda: LawError.too_stale("policy.generate", 4, 2, 2, 3, 1),
+    "LawError.other_version": lambda: LawError.other_version(
+        str(Run(("policy.generate",), "sample", ())), 3, "policy", "sample/local", 1, 2
+    ),
+    "LawError.no_window": lambda: LawError.no_window(3),
+    "LawError.reads_ahead": lambda: LawError.reads_ahead(str(Run(("score", "adapt"), HOST, ())), 1, "coefficient"),
     "UserCodeError.shadows": lambda: UserCodeError.shadows("FOLDER/nodes.py", "nodes"),
     "UserCodeError.in_node": lambda: on_a_worker(
         UserCodeError.in_node("brevity", ZeroDivisionError("no such luck"), "my.py:34"), "at my.py:21 in brevity"
@@ -244,6 +253,8 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "PlanError.lags_in_place": lambda: PlanError.lags_in_place(
         "plan.json", "policy.sample", 2, "it reads the weights of the trainer, policy.train"
     ),
+    "PlanError.ahead_of_lag": lambda: PlanError.ahead_of_lag("plan.json", "policy.sample", 2, 1, 1),
+    "PlanError.no_copy": lambda: PlanError.no_copy("1xcpu", "grpo", 1, 1),
     "PlanError.not_supported": lambda: PlanError.not_supported(
         "plan.json", "grpo", ["`megatron` for policy.train", "`trtllm` for policy.sample"]
     ),

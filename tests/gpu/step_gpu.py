@@ -30,10 +30,11 @@ from flowgraph.lowering.program import Home, Program, Sync
 from flowgraph.models import resolve
 from flowgraph.models.sizes import shape
 from flowgraph.runtime.hosting import ModelSetup, heads_of, host
-from flowgraph.runtime.interpreter import Executor, RowSource
+from flowgraph.runtime.interpreter import Executor
 from flowgraph.runtime.local import InProcess
 from flowgraph.runtime.measure.measured_step import MeasuredStep, measured_step
 from flowgraph.runtime.measure.measured_task import Measures, note_process
+from flowgraph.runtime.places import RowSource
 from placements import forecast
 
 if TYPE_CHECKING:

@@ -34,8 +34,9 @@ from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import to_table
 from flowgraph.runtime.hosting import ModelSetup, heads_of, host
-from flowgraph.runtime.interpreter import Executor, RowSource
+from flowgraph.runtime.interpreter import Executor
 from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.places import RowSource
 from flowgraph.runtime.ray.device import Flows
 from flowgraph.runtime.ray.places import RayPlaces
 from flowgraph.runtime.ray.session import Session

@@ -32,8 +32,9 @@ from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import to_table
 from flowgraph.runtime.hosting import ModelSetup, host, to_wire
-from flowgraph.runtime.interpreter import Executor, Places, RowSource
+from flowgraph.runtime.interpreter import Executor
 from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.places import Places, RowSource
 from flowgraph.runtime.ray.device import Flows
 from flowgraph.runtime.ray.places import RayPlaces, TableReferences
 from flowgraph.runtime.ray.session import Session

@@ -60,6 +60,8 @@ def plan(
     memory: str | None = None,
     placement: str | None = None,
     plan: PlanLike | None = None,
+    depth: int | None = None,
+    sync_every: int | None = None,
     engine: Mapping[str, str] | Names | None = None,
     precision: str | None = None,
     constants: PathLike | None = None,
@@ -94,6 +96,8 @@ def plan(
         memory: the memory of this machine to plan for, such as `"2GiB"`.
         placement: a named placement, such as `"split"`.
         plan: a plan to forecast again, instead of a search.
+        depth: how many steps sampling works ahead of training.
+        sync_every: copy the trained weights to sampling every this many steps.
         engine: the engine for each use: `{"train": "megatron", "sample": "vllm"}`.
         precision: the precision of the weights that generate responses: bfloat16, fp8 or fp4.
         constants: a file with constants of engines, which replace the built-in ones.
@@ -176,6 +180,8 @@ def draw(
     cluster: str | None = None,
     placement: str | None = None,
     plan: PlanLike | None = None,
+    depth: int | None = None,
+    sync_every: int | None = None,
     cache: PathLike | None = None,
     say: Say = silent,
 ) -> DrawResult:
@@ -186,8 +192,8 @@ def draw(
         picture: the picture to draw; by default the flow, the plan or the curves of the run.
         steps: the number of steps in a timeline.
         unfold: draw each machine of a pool, however many there are.
-        model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, cache:
-            for a flow, as for `plan`.
+        model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, depth,
+            sync_every, cache: for a flow, as for `plan`.
         say: receives each note as a line.
 
     Raises:

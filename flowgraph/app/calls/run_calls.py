@@ -61,6 +61,8 @@ def run(
     memory: str | None = None,
     placement: str | None = None,
     plan: PlanLike | None = None,
+    depth: int | None = None,
+    sync_every: int | None = None,
     runtime: Runtime | None = None,
     address: str | None = None,
     threads: int | None = None,
@@ -106,6 +108,8 @@ def run(
         memory: as for `plan`.
         placement: as for `plan`.
         plan: the plan to run, instead of a search.
+        depth: how many steps sampling works ahead of training.
+        sync_every: copy the trained weights to sampling every this many steps.
         runtime: `"local"` (this process) or `"ray"`; by default local for a plan with one device.
         address: the address of a running Ray cluster.
         threads: the number of threads of each process.
@@ -141,6 +145,8 @@ def resume(
     memory: str | None = None,
     placement: str | None = None,
     plan: PlanLike | None = None,
+    depth: int | None = None,
+    sync_every: int | None = None,
     runtime: Runtime | None = None,
     address: str | None = None,
     threads: int | None = None,
@@ -153,8 +159,8 @@ def resume(
         run: the run's folder, or the result of `run`.
         flow: the run's flow, if it is in no file.
         steps: the total number of steps; by default that of the run.
-        cluster, memory, placement, plan, runtime, address, threads: where to continue, as for `run`; by default as
-            the run did.
+        cluster, memory, placement, plan, depth, sync_every, runtime, address, threads: where and how to continue, as
+            for `run`; by default as the run did.
         listeners: receive the results of each step.
         say: receives each note as a line.
 

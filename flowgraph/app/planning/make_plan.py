@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flowgraph.analysis.placed_graph import check_plan
+from flowgraph.app.planning.overlap import with_overlap
 from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.planning.saved_plans import plan_again, prepare_again
@@ -84,12 +85,17 @@ def _searched(
 ) -> PlanResult:
     for line in (*core_warnings(prepared.problem.cluster), *notes):
         say(line)
+    depth, every = target.overlap or (0, 1)
+    if depth:  # forecast with steps that overlap, also where the flow would refuse to run so
+        prepared = prepared.having(staleness=depth + every - 1)
     search = search_plan(prepared.problem, asked, cluster_of, say)
     if asked.staleness is not None:
         later = (line for line in report.planner_notes(search.problem) if line not in prepared.notes)
         prepared = prepared.having(staleness=search.problem.staleness)
         prepared = replace(prepared, problem=search.problem, notes=(*prepared.notes, *later))
     plan = search.best.plan(prepared.assumed, asked.pins)
+    if target.overlap is not None:
+        plan = with_overlap(plan, prepared.problem.graph, depth, every, f"plan of {plan.flow}")
     check_plan(plan, prepared.problem.graph, f"plan of {plan.flow}")
     return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 
@@ -107,6 +113,9 @@ def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check |
     """
     plan, where = plan_of(request.target), str(request.target)
     prepared = prepare(request) if plan is None else prepare_again(plan, request, where)
+    if plan is not None and request.target.overlap is not None:
+        plan = with_overlap(plan, prepared.problem.graph, *request.target.overlap, where)
+        prepared = prepare_again(plan, request, where)
     if check is not None:
         check(prepared)
     if plan is None:

@@ -175,6 +175,8 @@ def prepare_from(
     lags = {placed.lag for placed in plan.placed if placed.role in problem.synced}
     sync_lag = min(lags, default=problem.lag)  # the file's own word, which a person may have lowered
     staleness = None if problem.staleness is None else min(problem.staleness, sync_lag)
+    if any(placed.ahead for placed in plan.placed):
+        staleness = sync_lag
     return PreparedProblem(
         problem=replace(problem, sync_lag=sync_lag, staleness=staleness),
         assumed=assumed,

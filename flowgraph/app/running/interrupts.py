@@ -26,7 +26,7 @@ class Interrupts:
 
     def __init__(self, where: str, say: Callable[[str], None]) -> None:
         self._where, self._say, self._asked, self._patient = where, say, False, False
-        self._opening, self._closing = False, False
+        self._opening, self._closing, self._stops = False, False, ""
         self._before: dict[int, Any] = {}
 
     def asked(self) -> bool:
@@ -34,9 +34,12 @@ class Interrupts:
         return self._asked
 
     @contextmanager
-    def patient(self) -> Generator[None]:
-        """Open a context in which the first signal only makes `asked` true, so that the current step can finish."""
-        self._patient = True
+    def patient(self, stops: str = "after this step") -> Generator[None]:
+        """Open a context in which the first signal only sets `asked`, so that the current step can finish.
+
+        `stops` says when the run stops then.
+        """
+        self._patient, self._stops = True, stops
         try:
             yield
         finally:
@@ -76,7 +79,7 @@ class Interrupts:
             raise KeyboardInterrupt
         self._asked = True
         with contextlib.suppress(OSError):  # the terminal may be gone
-            self._say(f"stopping after this step (again: at once); the records are in {self._where}")
+            self._say(f"stopping {self._stops} (again: at once); the records are in {self._where}")
 
 
 def _interrupted() -> bool:

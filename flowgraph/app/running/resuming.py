@@ -22,7 +22,7 @@ from flowgraph.app.planning.flow_inputs import FlowInputs, read_inputs
 from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import workload_of
 from flowgraph.app.request import FlowLike, Request, Say, Target, saved_request
-from flowgraph.app.running.run_state import checkpoints_of, report_changes
+from flowgraph.app.running.run_state import checkpoint_to_continue, report_changes
 from flowgraph.app.running.training import Observers, RunResult, prepare_run, train_and_record
 from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
@@ -124,13 +124,11 @@ def _resume(saved: SavedRun, steps: int, changes: Request, copies: Path, observe
         raise
     _refuse_another_run(saved, inputs, say)
     ready = prepare_run(request, say)
-    checkpoint = checkpoints_of(folder).newest(say)
+    checkpoint = checkpoint_to_continue(folder, ready.job, say)
     start = checkpoint.steps if checkpoint is not None else 0
     if ready.job.steps < start:
         raise UsageError(f"{start} steps are done already", where=f"--steps {steps}")
-    if checkpoint is None:
-        say(f"{folder.path} has no checkpoint: it starts again from its first step")
-    else:
+    if checkpoint is not None:
         for line in folder.damage(checkpoint.state().get(RECORDS, {})):
             say(f"a record of the steps before is damaged: {line}")
         report_changes(ready, checkpoint, say)
@@ -159,14 +157,19 @@ def _files_changed(saved: SavedRun) -> list[str]:
 
 
 def _with_target(saved: SavedRun, changes: Request) -> Request:
-    """Return the run's request with the plan or cluster that is given, or else with the run's plan."""
-    execution = changes.execution
+    """Return the run's request with the plan or cluster that is given, or else with the run's plan.
+
+    A depth and a sync period that are given apply to either.
+    """
+    execution, overlap = changes.execution, changes.target.model_dump(include={"depth", "sync_every"})
     address = execution.address or saved.request.execution.address
-    if changes.target != Target():
+    if changes.target != Target(**overlap):
         request = saved.request.model_copy(update={"target": changes.target})
         return request.changed(runtime=execution.runtime, threads=execution.threads, address=address)
     runtime = execution.runtime or (None if execution.address else str(saved.facts["runtime"]))
-    request = saved.request.model_copy(update={"target": Target(plan=saved.folder.path.absolute() / "plan.json")})
+    request = saved.request.model_copy(
+        update={"target": Target(plan=saved.folder.path.absolute() / "plan.json", **overlap)}
+    )
     return request.changed(
         runtime=runtime,
         threads=execution.threads or int(saved.facts["threads"]),

@@ -76,14 +76,17 @@ def curves_of(run: RunFolder) -> dict[str, Points]:
 class RunReport:
     """The progress of a run: its facts, the points (step, value) of its metrics, and the seconds of its nodes.
 
-    `nodes_s` are mean seconds per step. `peaks` are the highest measured bytes of each phase and role on a device of
-    its pool, with the forecast bytes, None without a forecast. `drawn` is the SVG file of the curves.
+    `nodes_s` are mean seconds per step. If steps overlap, `idle` is the mean idle share of each pool, `waited_s` the
+    mean seconds per step of its waits for weights. `peaks` are the highest measured bytes of each phase and role on a
+    device of its pool, with the forecast bytes, None without a forecast. `drawn` is the SVG file of the curves.
     """
 
     run: RunFolder
     facts: Mapping[str, Any]
     curves: Mapping[str, Points]
     nodes_s: Mapping[str, float]
+    idle: Mapping[str, float]
+    waited_s: Mapping[str, float]
     peaks: tuple[Mapping[str, Any], ...]
     drawn: Path
 
@@ -96,6 +99,8 @@ class RunReport:
         """Return the report as JSON-compatible data, with only the first and the last point of each metric."""
         metrics = {name: {"first": points[0], "last": points[-1]} for name, points in self.curves.items()}
         report = {"run": dict(self.facts), "metrics": metrics, "nodes_s": dict(self.nodes_s)}
+        if self.idle:
+            report |= {"idle": dict(self.idle), "waited_s": dict(self.waited_s)}
         return report | {"peaks": [dict(peak) for peak in self.peaks], "curves": str(self.drawn)}
 
 
@@ -118,7 +123,9 @@ def report_run(path: Path) -> RunReport:
         run=run,
         facts=run.facts(),
         curves=curves_of(run),
-        nodes_s=_node_seconds(run),
+        nodes_s=_mean_times(run, "nodes_s"),
+        idle=_mean_times(run, "idle"),
+        waited_s=_mean_times(run, "waited_s"),
         peaks=tuple(peaks),
         drawn=drawn,
     )
@@ -140,7 +147,7 @@ def curves_picture(run: RunFolder) -> Curves:
         unit = units.get(name, "") or ("tokens/s" if name == "tokens_per_s" else "")
         series.append(Series(name=names[name], unit=unit, points=tuple(curves[name]), headline=True))
     steps = [(line["step"], line.get("time", {}).get("nodes_s", {})) for line in run.metrics()]
-    for name in list(_node_seconds(run))[:MAX_NODES]:
+    for name in list(_mean_times(run, "nodes_s"))[:MAX_NODES]:
         points = tuple((step, seconds[name]) for step, seconds in steps if name in seconds)
         series.append(Series(name=name, unit="s a step", points=points))
     about = f"{facts['steps_done']} of {facts['steps']} steps of {facts['flow']}, {facts['status']}."
@@ -162,13 +169,13 @@ def eval_headlines(names: Collection[str]) -> list[str]:
     return [*(["eval/accuracy"] if "eval/accuracy" in names else []), *(sources if len(sources) > 1 else [])]
 
 
-def _node_seconds(run: RunFolder) -> dict[str, float]:
-    """Return the mean seconds per step of each node, slowest first."""
+def _mean_times(run: RunFolder, table: str) -> dict[str, float]:
+    """Return the means over steps of a table of times, such as `nodes_s`, by name, largest first."""
     sums, steps = defaultdict[str, float](float), 0
     for line in run.metrics():
-        nodes = line.get("time", {}).get("nodes_s", {})
-        steps += bool(nodes)
-        for name, seconds in nodes.items():
+        times = line.get("time", {}).get(table, {})
+        steps += bool(times)
+        for name, seconds in times.items():
             sums[name] += seconds
     return {name: total / steps for name, total in sorted(sums.items(), key=lambda item: -item[1])}
 

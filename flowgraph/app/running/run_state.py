@@ -10,23 +10,70 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.flat_graph import full_hash, structure_hash
 from flowgraph.app.request import Say
-from flowgraph.errors import RunFolderError
+from flowgraph.errors import DataError, RunFolderError
 from flowgraph.language.values import Model
 from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, Saver
 from flowgraph.runtime.record.fingerprint import differences, fingerprint, resume_promise
 from flowgraph.runtime.record.run_folder import RECORDS
+from flowgraph.runtime.window import overlap_text, read_window, steps_begun
 
 if TYPE_CHECKING:
     from flowgraph.app.running.training import PreparedRun
+    from flowgraph.lowering.program import Program
+    from flowgraph.runtime.driver import RunSpec
     from flowgraph.runtime.interpreter import Executor
     from flowgraph.runtime.record.recorder import Recorder
     from flowgraph.runtime.record.run_folder import RunFolder
 
+MAX_STEPS = 64  # at which it is asked whether a checkpoint can be written; the schedule repeats
 
-def checkpoints_of(folder: RunFolder, keep: int = 2) -> Checkpoints:
-    """Return the checkpoints of a run, in the folder `checkpoints`; the newest `keep` of them stay on disk."""
-    return Checkpoints(folder.path / "checkpoints", keep, folder.facts()["id"])
+
+def checkpoints_of(folder: RunFolder, keep: int = 2, extendable: int = 0) -> Checkpoints:
+    """Return the checkpoints of a run, in `checkpoints` in its run folder; the newest `keep` of them stay on disk.
+
+    The one after `extendable` steps stays, too.
+    """
+    return Checkpoints(folder=folder.path / "checkpoints", keep=keep, run=folder.facts()["id"], extendable=extendable)
+
+
+def checkpoint_to_continue(folder: RunFolder, job: RunSpec, say: Say) -> Checkpoint | None:
+    """Return the newest checkpoint from which a run can continue to its last step; None if it must start again.
+
+    If steps overlap, it must have the rows of the steps that are under way, unless it has no next step. A run that was
+    to end earlier did not begin steps after its last one. Raises DataError if the newest checkpoint is of steps that
+    overlap in another way, and the errors of `Checkpoints.newest`.
+    """
+    program, steps = job.program, job.steps
+    checkpoints = checkpoints_of(folder)
+    newest = checkpoints.newest(say)
+    if newest is None:
+        say(f"{folder.path} has no checkpoint: it starts again from its first step")
+        return None
+    read_window(program, newest.parts)
+    then, now = newest.state().get("overlap", overlap_text(None)), overlap_text(program.pipeline)
+    if program.pipeline is not None and then != now and 0 < newest.steps < steps:
+        raise DataError.other_overlap(str(newest.path), then, now)
+
+    def continues(state: Mapping[str, Any]) -> bool:
+        return program.pipeline is None or steps_begun(program, state["steps_done"], steps) <= state.get("begun", 0)
+
+    if continues(newest.state()):
+        return newest
+    checkpoint = checkpoints.newest(say, continues)
+    steps_done = checkpoint.steps if checkpoint is not None else 0
+    say(f"{newest.path.name} has no rows of the next step: the steps after step {steps_done} are repeated")
+    return checkpoint
+
+
+def extendable_after(executor: Executor, program: Program, steps: int) -> int:
+    """Return after how many steps a checkpoint is written from which a run of `steps` steps can be extended; 0 if none.
+
+    It is the last one at which all steps have begun that overlap with the next one. Without overlap, any one is.
+    """
+    if program.pipeline is None:
+        return 0
+    return next((step for step in range(steps - program.pipeline.depth, 0, -1) if executor.can_save(program, step)), 0)
 
 
 def checkpoint_saver(
@@ -43,21 +90,25 @@ def checkpoint_saver(
     `start` is the number of steps that are saved already. The call removes the remains of unfinished checkpoints. The
     saver also writes the weights of the best checkpoint to the folder `best`, as transformers loads them.
     """
-    checkpoints = checkpoints_of(folder, ready.request.training.keep)
+    job = ready.job
+    extendable = extendable_after(executor, job.program, job.steps)
+    checkpoints = checkpoints_of(folder, ready.request.training.keep, extendable)
     checkpoints.sweep()
 
     def write(parts: Path) -> Mapping[str, Any]:
-        executor.save_state(ready.job.program, parts)
+        executor.save_state(job.program, parts)
         return {RECORDS: recorder.settle()}
 
     def state(steps: int) -> Mapping[str, Any]:
         # Rows and random numbers are functions of the seed and the step: the step is the position of every source.
-        inputs, plan = ready.inputs, ready.job.program.plan
+        inputs, plan = ready.inputs, job.program.plan
+        overlap = {} if job.program.pipeline is None else {"overlap": overlap_text(job.program.pipeline)}
         return {
             "steps_done": steps,
-            "seed": ready.job.seed,
+            **(overlap | {"begun": steps_begun(job.program, steps, job.steps)} if overlap else {}),
+            "seed": job.seed,
             "batch": inputs.batch,
-            "sources": dict.fromkeys(sorted(ready.job.sources), steps),
+            "sources": dict.fromkeys(sorted(job.sources), steps),
             "data": {"name": inputs.data.name, "digest": inputs.data.digest},
             "full_hash": full_hash(inputs.graph),
             "structure_hash": structure_hash(inputs.graph),
@@ -77,6 +128,17 @@ def checkpoint_saver(
         metric=ready.request.training.keep_best or "",
         export=partial(save_weights, ready, executor, folder.path / "best"),
     )
+
+
+def when_it_stops(ready: PreparedRun, executor: Executor) -> str:
+    """Return when a run stops that is asked to, as text, and what becomes of the steps that have begun."""
+    program, steps = ready.job.program, ready.job.steps
+    if program.pipeline is None:
+        return "after this step"
+    anywhere = all(executor.can_save(program, step) for step in range(min(steps, MAX_STEPS)))
+    text = "after this step" if anywhere else "after the next step from which the run can continue"
+    rows = "the rows of the next step are" if program.pipeline.depth == 1 else "the rows of steps under way are"
+    return f"{text}; {rows} {'saved' if ready.request.training.checkpoint_every else 'lost, without checkpoints'}"
 
 
 def save_weights(ready: PreparedRun, executor: Executor, target: Path) -> None:

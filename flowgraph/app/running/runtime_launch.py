@@ -30,7 +30,7 @@ from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray.deadlines import Deadlines
 
 if TYPE_CHECKING:
-    from flowgraph.runtime.interpreter import Places
+    from flowgraph.runtime.places import Places
     from flowgraph.runtime.ray.device import Flows
 
 RUNTIMES = ("local", "ray")

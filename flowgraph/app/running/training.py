@@ -21,7 +21,7 @@ from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import PreparedProblem
 from flowgraph.app.request import Request, Say
 from flowgraph.app.running.interrupts import Interrupts
-from flowgraph.app.running.run_state import checkpoint_saver, refuse_other_weights, save_weights
+from flowgraph.app.running.run_state import checkpoint_saver, refuse_other_weights, save_weights, when_it_stops
 from flowgraph.app.running.runtime_launch import RuntimeChoice, choose_runtime, open_runtime, read_attached
 from flowgraph.app.running.validation import held_out_check
 from flowgraph.checks.placed import refuse_unsupported
@@ -49,7 +49,7 @@ from nodes.data.source import PromptSource
 from nodes.mismatch import watch_engines
 
 if TYPE_CHECKING:
-    from flowgraph.runtime.interpreter import RowSource
+    from flowgraph.runtime.places import RowSource
 
 Observe = Callable[[Graph, int, int], AbstractContextManager[Listener]]
 """Makes what shows a run, of its graph, all its steps, and the steps that are done."""
@@ -302,7 +302,10 @@ def _train(
         refuse_other_weights(checkpoint, places.models)
         folder.note(models=places.models, timings=places.timings)
         executor = Executor(places.places, versions=unknown)
-        with interrupts.patient(), contextlib.ExitStack() as open_files:  # what is saved, too
+        with (
+            interrupts.patient(when_it_stops(ready, executor)),
+            contextlib.ExitStack() as open_files,
+        ):  # what is saved, too
             if checkpoint is not None:
                 executor.load_state(job.program, checkpoint.parts)
             folder.rewind(start, checkpoint.state().get(RECORDS, {}) if checkpoint is not None else {})

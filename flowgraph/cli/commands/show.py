@@ -14,7 +14,10 @@ from flowgraph.errors.exit_codes import ExitCode
 from flowgraph.passes.verify import verified
 
 
-@opt.takes("flow stage diff facts model data columns batch cluster placement plan settings passes cache verify json")
+@opt.takes(
+    "flow stage diff facts model data columns batch cluster placement plan depth sync_every settings passes cache "
+    "verify json"
+)
 def show(
     fields: opt.Fields,
     stage: Annotated[

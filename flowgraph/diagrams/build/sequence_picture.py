@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from flowgraph.diagrams.model.picture import Actor, Message, SequenceDiagram
 from flowgraph.diagrams.model.quantities import layout_text, many
 from flowgraph.language.signature import type_name
+from flowgraph.lowering.pipeline_steps import iteration
 from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Switch, Sync, Transfer, results_given
 
 DRIVER = "a0"
@@ -17,9 +19,10 @@ DRIVER = "a0"
 def sequence_picture(program: Program) -> SequenceDiagram:
     """Return the sequence diagram of one step of a program, with messages in the program's order.
 
-    The actors are the driver, which also runs the host's nodes, and each copy of a model. The driver calls copies and
-    gets references; values go directly from place to place. Values that are transferred one after another between the
-    same two actors share a message. The last messages show what each actor keeps for the next step.
+    If steps overlap, it shows one iteration, which ends step k; each call and sync says its step.
+
+    The driver calls copies of models and gets references; values go directly from place to place. The driver also runs
+    the nodes of the host. Consecutive values between the same two places share a message.
     """
     order = {pool.name: place for place, pool in enumerate(program.plan.pools)}
     homes = dict.fromkeys([*program.homes, *(home for _, home in program.origins)])
@@ -32,7 +35,8 @@ def sequence_picture(program: Program) -> SequenceDiagram:
     messages = (*_joined(list(steps.messages())), *steps.carries())
     counts = Counter(message.style for message in messages if message.source != message.target)
     pools = many(len({home.pool for home in homes}), "pool")
-    calls = f"In a step the driver makes {many(counts['call'], 'call')} to {many(len(homes), 'copy', 'copies')}"
+    begins = f"step k, which begins step k+{program.pipeline.depth}," if program.pipeline is not None else "a step"
+    calls = f"In {begins} the driver makes {many(counts['call'], 'call')} to {many(len(homes), 'copy', 'copies')}"
     moves = f"{many(counts['transfer'], 'transfer')} and {many(counts['sync'], 'sync')} of weights go between them"
     about = f"{calls} of models on {pools}; {moves} or the host."
     return SequenceDiagram(program.graph.name, tuple(actors), messages, about)
@@ -47,29 +51,30 @@ class _ProgramMessages:
     holders: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
 
     def messages(self) -> Iterator[Message]:
-        for task in self.program.tasks:
-            match task:
+        for turn in iteration(self.program, 0, sys.maxsize):
+            step = "" if self.program.pipeline is None else f"step {turn.step}: "
+            match task := turn.task:
                 case Read(value):
                     self.holders[value, HOST] = DRIVER
-                    yield Message(DRIVER, DRIVER, f"read {value}")
+                    yield Message(DRIVER, DRIVER, f"{step}read {value}")
                 case Run():
-                    yield from self.run(task)
+                    yield from self.run(task, step)
                 case Transfer():
                     source = self.holders.get((task.value, task.source), DRIVER)
                     target = self.holders[task.value, task.target] = self.first_reader(task)
                     yield Message(source, target, task.value, "transfer")
                 case Sync(value, source_home, target_home, lag=lag):
-                    label = f"sync {value}{f', lag {lag}' if lag else ''}"
+                    label = f"{step}sync {value}{f', lag {lag}' if lag else ''}"
                     yield Message(self.ids[source_home], self.ids[target_home], label, "sync")
                 case Switch(home, awake):
                     yield Message(self.ids[home], self.ids[home], "wake" if awake else "sleep")
 
-    def run(self, task: Run) -> Iterator[Message]:
-        """Yield the call of a run, and its reply if a copy of a model runs it."""
+    def run(self, task: Run, step: str) -> Iterator[Message]:
+        """Yield the call of a run, with its step, and its reply if a copy of a model runs it."""
         actor = DRIVER if task.home is None else self.ids[task.home]
         results = list(results_given(task, self.program.nodes))
         self.holders |= {(name, task.place): actor for name, _ in results}
-        yield Message(DRIVER, actor, f"{', '.join(task.nodes)}({', '.join(task.reads)})")
+        yield Message(DRIVER, actor, f"{step}{', '.join(task.nodes)}({', '.join(task.reads)})")
         if actor != DRIVER and results:
             types = dict.fromkeys(type_name(kind) for _, kind in results)
             yield Message(actor, DRIVER, ", ".join(types), "reply")

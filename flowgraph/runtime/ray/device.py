@@ -28,21 +28,22 @@ from flowgraph.language.handle import Ranks, SingleRank
 from flowgraph.language.keys import Key
 from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.runtime import scratch as scratches
-from flowgraph.runtime.batch import from_table, select, to_table
+from flowgraph.runtime.batch import from_table, select, to_table, write_rows
 from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, stream_full_weights, to_wire
-from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
+from flowgraph.runtime.places import DiskVerb, RowSource
 from flowgraph.runtime.ray.stack_dump import thread_stacks, write_on_signal
 from flowgraph.runtime.row_identity import (
     IDS,
-    PLACE,
     StoredValue,
     balanced_shares,
+    ids_in,
     join_shards,
     lengths_for,
     rows_of_rank,
     split_guide,
+    with_ids,
 )
 from flowgraph.runtime.serving import ServerPlace, Servers, engine_of
 from flowgraph.runtime.worker import DeviceWorker
@@ -261,9 +262,8 @@ class RankActor:
             shares = balanced_shares(read[guide.value], guide, count)
         for name, rows in read.items():
             table = rows if name in dealt else rows_of_rank(rows, rank, count, name, shares)
-            ids = {column: table.column(column).to_numpy() for column in (*IDS, PLACE) if column in table.column_names}
             value = from_table(worker.types[name], table, f"transfer of {name}", parts.get(name, ()))
-            inputs[name] = StoredValue(value, ids)
+            inputs[name] = StoredValue(value, ids_in(table))
         return inputs
 
     def sync(self, task: Sync, version: int) -> None:
@@ -277,9 +277,10 @@ class RankActor:
             if task.target in self.handles:
                 self._load(task.target, weights, version)
 
-    def send(self, task: Sync, doors: Sequence[Any], version: int, scratch: Path, by: WeightsBy) -> None:
+    def send(self, task: Sync, doors: Sequence[Any], version: int, scratch: Path, by: WeightsBy, *after: Any) -> None:
         """Send weights of version `version` to the inference servers `doors`; call it on every rank of the source.
 
+        The results in `after` make the call wait until the servers have answered the requests of earlier tasks.
         A rank with no `doors` only takes part in gathering the weights. `by` is the weight transport; `scratch` is a
         folder for weights that go through the disk.
         """
@@ -349,15 +350,17 @@ def table_with_ids(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> p
 
     `inputs` are the inputs of the node that computed it; their lengths determine how many tokens of each row are kept.
     """
-    table = to_table(stored.value, lengths_for(stored.value, inputs))
-    for name, column in stored.ids.items():
-        table = table.append_column(name, [column])
-    return table
+    return with_ids(to_table(stored.value, lengths_for(stored.value, inputs)), stored.ids)
 
 
 def read_source(source: RowSource, step: int) -> pa.Table:
     """Return the rows of step `step` from a source as a table with the rows' ids."""
     return table_with_ids(StoredValue.of(source.batch(step)))
+
+
+def keep_tables(path: Path, *tables: pa.Table) -> None:
+    """Join the tables of one value, each from one rank, and write them with the ids of their rows."""
+    write_rows(join_shards(list(tables), path.name), path)
 
 
 def apply_to_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> Any:

@@ -13,13 +13,21 @@ from flowgraph.cluster.plan import WeightsBy
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Model
+from flowgraph.language.values import Model, Value
 from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer, results_given
 from flowgraph.lowering.project_columns import value_types
+from flowgraph.runtime.batch import read_rows
 from flowgraph.runtime.hosting import LoadedModels
-from flowgraph.runtime.interpreter import DiskVerb, RowSource
+from flowgraph.runtime.places import DiskVerb, RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
-from flowgraph.runtime.ray.device import Flows, apply_to_tables, leads_row_group, read_source, run_on_host
+from flowgraph.runtime.ray.device import (
+    Flows,
+    apply_to_tables,
+    keep_tables,
+    leads_row_group,
+    read_source,
+    run_on_host,
+)
 from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import DeviceLocation, Spots, same_devices, weight_transport
@@ -67,8 +75,11 @@ class RayPlaces:
     attached: frozenset[str] = frozenset()
     _pending: list[PendingCall] = field(default_factory=list[PendingCall])
     _sources: dict[int, tuple[RowSource, Any]] = field(default_factory=dict[int, tuple[RowSource, Any]])
-    _leaving: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    _leaving: dict[str, dict[Home, list[Any]]] = field(default_factory=dict[str, dict[Home, list[Any]]])
     _flows_ref: Any = None
+    _step: object = None
+    _observed: dict[object, Observations] = field(default_factory=dict[object, Observations])
+    _using: dict[Home, list[Any]] = field(default_factory=dict[Home, list[Any]])
 
     @property
     def members(self) -> list[Member]:
@@ -125,6 +136,7 @@ class RayPlaces:
             calls.append(results if isinstance(results, list) else [results])
             if home is None or leads_row_group(home, index):
                 leading.append(calls[-1])
+        self._using |= {used: [results[-1] for results in calls] for _, used in task.homes if used in self.doors}
         for results, member in zip(calls, members, strict=True):
             self._wait_for(results[-1], about, member, ", ".join(task.nodes))
         dealt = None if any(node.op.regroups for node in nodes.values()) else by
@@ -144,15 +156,15 @@ class RayPlaces:
     def sync(self, task: Sync, version: int) -> None:
         """Submit a copy of a model's weights, of version `version`, from the source home of `task` to its target.
 
-        Members of the source send weights to inference servers directly. Other weights are copied within each process
-        that has both homes, or else through Ray's object store. Errors are raised by the next `finish`.
+        Members of the source send them to inference servers directly, once these have answered all requests. Other
+        weights are copied within each process that has both homes, or else through Ray's object store.
         """
         source, target, about = task.source, task.target, f"{task.value}, sync to {task.target}"
         senders, receivers = self._members(source), self._members(target)
         if target in self.doors:
             by = self.way(source, target)
             sent = [
-                member.actor.send.remote(task, doors, version, self.scratch, by)
+                member.actor.send.remote(task, doors, version, self.scratch, by, *self._using.get(target, []))
                 for member, doors in zip(senders, self._doors_of(source, target), strict=True)
             ]
             self._wait_for_all(sent, about, senders)
@@ -189,31 +201,42 @@ class RayPlaces:
         Restoring waits until the pool's other homes, if they are being freed, have left the devices.
         """
         about, members = f"{'wake' if awake else 'sleep'} {home.param} on {home}", self._members(home)
-        after = self._leaving.get(home.pool, []) if awake else []
+        after = [ref for refs in self._leaving.get(home.pool, {}).values() for ref in refs] if awake else []
         refs = [member.actor.switch.remote(home, awake, *after) for member in members]
         self._wait_for_all(refs, about, members)
         if not awake:
-            self._leaving.setdefault(home.pool, []).extend(refs)
+            self._leaving.setdefault(home.pool, {})[home] = refs
 
     def _wait_for(self, ref: Any, about: str, member: Member | None, task: str = "") -> None:
-        self._pending.append(PendingCall(ref, about, member, task, self.deadlines.limit_s(task)))
+        self._pending.append(PendingCall(ref, about, member, task, self.deadlines.limit_s(task), self._step))
 
     def _wait_for_all(self, refs: Sequence[Any], task: str, members: Sequence[Member]) -> None:
         for ref, member in zip(refs, members, strict=True):
             self._wait_for(ref, task, member, task)
 
-    def finish(self) -> Observations:
-        """Wait for all submitted calls and return their observations. Raises the first error of these calls."""
-        pending, self._pending = self._pending, []
-        self._leaving.clear()
-        observed = Observations()
-        for result in Supervisor(self.members, self.session.started, self.deadlines).results(pending):
+    def work_for(self, step: object) -> None:
+        """Attribute calls that are submitted from now on, with their observations, to `step`; None: to no step."""
+        self._step = step
+
+    def finish(self, step: object = None) -> Observations:
+        """Wait for the submitted calls of `step` and return their observations. Raises the first error of these calls.
+
+        Calls that belong to no step are waited for, too. Without a step, all calls are, and the observations of steps
+        are kept for their own `finish`.
+        """
+        submitted, self._pending = self._pending, []
+        pending = [call for call in submitted if step is None or call.step in (step, None)]
+        self._pending = [call for call in submitted if step is not None and call.step not in (step, None)]
+        if not self._pending:
+            self._leaving.clear()
+        for call, result in Supervisor(self.members, self.session.started, self.deadlines).of_calls(pending):
             report = result[-1] if isinstance(result, tuple) else result  # a task without values returns only this
             if isinstance(report, Observations):
+                observed = self._observed.setdefault(call.step, Observations())
                 observed.merge(report)
                 for name, seconds in report.seconds.items():
                     observed.seconds[name] = max(observed.seconds.get(name, 0.0), seconds)
-        return observed
+        return self._observed.pop(step, Observations())
 
     def apply(self, function: Callable[..., Any], items: Sequence[TableReferences], *rest: Any) -> Callable[[], Any]:
         """Submit a call of `function(tables, *rest)` with the tables of `items` in a host process.
@@ -228,6 +251,14 @@ class RayPlaces:
         )
         self._wait_for(result, "what is recorded", None)
         return lambda: ray.get(result)
+
+    def keep(self, item: TableReferences, path: Path) -> None:
+        """Submit the writing of an item, with the ids of its rows, to a file; a host process does it."""
+        self._wait_for(host_task(keep_tables).remote(path, *item.refs), f"saving {path.name}", None)
+
+    def kept(self, kind: type[Value], path: Path, parts: Parts) -> TableReferences:
+        """Return references to the rows that `keep` wrote, which a host process reads."""
+        return TableReferences((host_task(read_rows).remote(path),))
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
         """Save a home to `folder`, or load it from there, on all its members, and wait for the end.

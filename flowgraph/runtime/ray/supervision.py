@@ -64,7 +64,8 @@ class Member:
 class PendingCall:
     """A call that was submitted: its reference, its description, and its member (None: a host process).
 
-    `task` names the call in the same way in every step. `limit_s` bounds the seconds without any completed call.
+    `task` names the call in the same way in every step. `limit_s` bounds the seconds during which no call at all
+    completes. `step` is the step that the call belongs to; None: to none.
     """
 
     ref: Any
@@ -72,6 +73,7 @@ class PendingCall:
     member: Member | None
     task: str = ""
     limit_s: float | None = None
+    step: object = None
     since: float = field(default_factory=time.monotonic)
 
     @property
@@ -95,7 +97,13 @@ class Supervisor:
     _stopped: dict[int, float] = field(default_factory=dict[int, float])
 
     def results(self, pending: Sequence[PendingCall], limit_s: float | None = None) -> Iterator[Any]:
-        """Yield the result of each call as soon as it is available.
+        """Yield the result of each call as soon as it is available. Raises the errors of `of_calls`."""
+        yield from (result for _, result in self.of_calls(pending, limit_s))
+
+    def of_calls(
+        self, pending: Sequence[PendingCall], limit_s: float | None = None
+    ) -> Iterator[tuple[PendingCall, Any]]:
+        """Yield each call with its result, as soon as it is available.
 
         Raises the error of a call, and WorkerError if a process died or does not respond, if all calls together take
         more than `limit_s` seconds (None: no limit), or if none completes for longer than each call's own `limit_s`.
@@ -111,7 +119,7 @@ class Supervisor:
                 call = waiting.pop(ref)
                 if call.task:
                     self.deadlines.took(call.task, time.monotonic() - call.since)
-                yield result
+                yield call, result
             if ready:
                 checked = progress = time.monotonic()
             elif time.monotonic() - checked > BEAT_S:

@@ -61,12 +61,14 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints in `folder` of the run whose id is `run`; the newest `keep` of them are kept, and the best one.
 
-    A manifest has the run's id and the steps, so `fault_of` detects a checkpoint of another run or a renamed one.
+    The one after `extendable` steps is kept, too, if it is not 0. A manifest contains the run's id and the steps, so
+    `fault_of` detects a checkpoint that was copied from another run or renamed.
     """
 
     folder: Path
     keep: int = 2
     run: str = ""
+    extendable: int = 0
 
     def sweep(self) -> None:
         """Remove all temporary folders; call it only while no process writes or removes a checkpoint."""
@@ -78,8 +80,10 @@ class Checkpoints:
         folders = [path for path in self.folder.glob("step_*") if path.is_dir()]
         return sorted(Checkpoint(int(name[1]), path) for path in folders if (name := _NAME.fullmatch(path.name)))
 
-    def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
-        """Return the newest checkpoint whose files all match its manifest, or None if the folder has no checkpoints.
+    def newest(
+        self, say: Callable[[str], None], fits: Callable[[Mapping[str, Any]], bool] = lambda _: True
+    ) -> Checkpoint | None:
+        """Return the newest checkpoint whose files all match its manifest, and whose state fits; None if there is none.
 
         Newer, damaged checkpoints are renamed and reported with `say`. Raises RunFolderError if all checkpoints are
         damaged, and then renames none: to start over would remove what the run recorded, and the disk may be the cause.
@@ -89,7 +93,8 @@ class Checkpoints:
             why = self.fault_of(checkpoint)
             if not why:
                 try:
-                    checkpoint.state()
+                    if not fits(checkpoint.state()):
+                        continue
                 except (OSError, ValueError) as error:
                     why = f"{STATE} cannot be read: {error}"
             if not why:
@@ -168,9 +173,11 @@ class Checkpoints:
         return checkpoint
 
     def _remove_old(self, steps: int) -> None:
+        """Remove checkpoints before the newest `keep` of those up to `steps` steps, except those that stay."""
         best = self.best()
-        until = [old for old in self.oldest_first() if old.steps <= steps and (best is None or old.steps != best.steps)]
-        extra = len(until) - self.keep + (best is not None and best.steps == steps)
+        staying = {self.extendable} | ({best.steps} if best is not None else set())
+        until = [old for old in self.oldest_first() if old.steps <= steps and old.steps not in staying]
+        extra = len(until) - self.keep + (steps in staying)
         for old in until[: max(0, extra)]:
             _set_aside(old.path, "tmp_old")  # half of it must not look like a checkpoint
         self.sweep()
@@ -271,7 +278,7 @@ def disk_fault(error: BaseException) -> str:
 
 @dataclass(eq=False)
 class Saver:
-    """Writes checkpoints every `every` steps (0: never) and at the end.
+    """Writes checkpoints every `every` steps (0: never), at the end, and where the run can be extended from.
 
     `write` fills a folder with what the run carries, and `state` returns the state of the run after some number of
     steps; the entries that `write` returns are added to it. `saved` is the number of steps of the newest checkpoint.
@@ -316,11 +323,12 @@ class Saver:
 
         A fault of the disk is reported with `say`; the third in a row raises RunFolderError. Other errors are raised.
         """
-        if self.every and steps % self.every == 0 and (why := self._refused(steps)):
+        due = self.every and (steps % self.every == 0 or steps == self.checkpoints.extendable)
+        if due and (why := self._refused(steps)):
             self.failures += 1
             if self.failures == MAX_FAILURES:
                 raise self._error(steps, f"{self.failures} times in a row", why)
-            again = f"the run goes on, and tries again after step {steps + self.every}"
+            again = f"the run goes on, and tries again after step {(steps // self.every + 1) * self.every}"
             self.say(f"no checkpoint after step {steps}: {why} ({self.checkpoints.folder}); {again}")
 
     def ended(self, steps: int) -> None:

@@ -109,7 +109,7 @@ class Recorder:
         disk refused data in `MAX_FAILURES` steps in a row.
         """
         tokens = token_sum(self.graph, ran.observed)
-        times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds}
+        times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds, **ran.pools}
         self._metrics.add(json.dumps({"step": step, **ran.observed.means(), "time": times}) + "\n")
         refused = self._rollouts_refused(), self._lines_refused(step + 1)
         for name, types in self._values.items():

@@ -85,9 +85,14 @@ class JournalState(_Open):
 
 
 class RunState(_Open):
-    """`state.json` of a checkpoint: the progress of the run, and its models and software."""
+    """`state.json` of a checkpoint: the progress of the run, and its models and software.
+
+    If steps overlap, `overlap` says how, and `begun` is the number of steps that have begun.
+    """
 
     steps_done: NonNegativeInt = 0
+    begun: NonNegativeInt = 0
+    overlap: str = ""
     records: dict[str, JournalState] = Field(default={})
     software: dict[str, str] = Field(default={})
     models: dict[str, RunStateModel] = Field(default={})
@@ -113,10 +118,12 @@ class SettingsFacts(RootModel[list[SettingFacts]]):
 
 
 class StepTimes(_Open):
-    """The seconds of a step, and of each of its nodes."""
+    """The seconds of a step and of each node; if steps overlap, each pool's idle share, and how long it waited."""
 
     __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     nodes_s: dict[str, float] = Field(default={})
+    idle: dict[str, float] = Field(default={})
+    waited_s: dict[str, float] = Field(default={})
 
 
 class MetricsLine(_Open):

@@ -28,8 +28,9 @@ from flowgraph.lowering.check_program import check_program
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Run
 from flowgraph.passes import compile_graph
-from flowgraph.runtime.interpreter import Executor, RowSource
+from flowgraph.runtime.interpreter import Executor
 from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.places import RowSource
 from flowgraph.runtime.record.run_folder import declared_metrics
 from flowgraph.serialize.program import program_from_json, program_to_json
 from nodes.data.source import PromptSource

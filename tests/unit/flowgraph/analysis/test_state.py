@@ -27,8 +27,9 @@ from flowgraph.language.handle import Optimizer
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Read
 from flowgraph.passes import compile_graph
-from flowgraph.runtime.interpreter import Executor, RowSource
+from flowgraph.runtime.interpreter import Executor
 from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.places import RowSource
 from nodes import (
     Advantages,
     LogProbs,

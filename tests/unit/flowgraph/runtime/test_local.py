@@ -25,8 +25,9 @@ from flowgraph.language.values import Group, Measure
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Transfer
 from flowgraph.passes import compile_graph
-from flowgraph.runtime.interpreter import LOST, Executor, RowSource, StepResult
+from flowgraph.runtime.interpreter import LOST, Executor, StepResult
 from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.places import RowSource
 from flowgraph.runtime.record.run_folder import write_rollout
 from flowgraph.runtime.row_identity import StoredValue
 from nodes import (

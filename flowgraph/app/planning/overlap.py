@@ -1,0 +1,33 @@
+"""The overlap that a request asks for, `--depth` and `--sync-every`, as lags of the roles of a plan."""
+
+from __future__ import annotations
+
+from flowgraph.cluster.plan import PlacedRole, Plan
+from flowgraph.errors import PlanError
+from flowgraph.language.graph import Graph
+
+
+def with_overlap(plan: Plan, graph: Graph, depth: int, sync_every: int, where: str = "plan") -> Plan:
+    """Return a plan whose sampling works `depth` steps ahead of training, with weights of every `sync_every` steps.
+
+    It applies to each role that samples from a copy of weights that are trained elsewhere. Whether the flow allows it
+    is checked with the plan. Raises PlanError if no role samples from such a copy.
+    """
+    trained = {placed.role.rpartition(".")[0]: placed for placed in plan.placed if placed.role.endswith(".train")}
+
+    def changed(placed: PlacedRole) -> PlacedRole:
+        param, _, use = placed.role.rpartition(".")
+        source = trained.get(param)
+        if use != "sample" or source is None or _home(placed) == _home(source):
+            return placed
+        updates = sum(node.root is not None and node.root.name == param for node in graph.nodes)
+        return placed.model_copy(update={"lag": updates * (depth + sync_every - 1), "ahead": depth})
+
+    rows = tuple(map(changed, plan.placed))
+    if depth + sync_every > 1 and not any(row.lag for row in rows):
+        raise PlanError.no_copy(where, plan.flow, depth, sync_every)
+    return plan.model_copy(update={"placed": rows})
+
+
+def _home(placed: PlacedRole) -> tuple[object, ...]:
+    return placed.pool, placed.engine, placed.layout

@@ -1,0 +1,50 @@
+"""The idle share of each pool in a step, and the seconds in which it waits for weights, if steps overlap."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flowgraph.lowering.program import HOST, Program, Sync
+from flowgraph.lowering.task_names import task_name
+from flowgraph.runtime.measure.measured_task import MeasuredTask
+
+
+@dataclass(eq=False)
+class PoolTimes:
+    """The times of pools in a run: `ended_s` is when the last task of each pool ended, in seconds since the epoch."""
+
+    ended_s: dict[str, float] = field(default_factory=dict[str, float])
+
+    def of_step(self, program: Program, measured: Sequence[MeasuredTask]) -> Mapping[str, Mapping[str, float]]:
+        """Return the idle share of each pool in a step, `idle`, and the seconds it waited for new weights, `waited_s`.
+
+        `measured` are the tasks of the step on all ranks; call it for each step in order. A pool's step lasts from the
+        end of its last task of the step before to the end of its own; the first step has no beginning, and is left out.
+        A pool that has a copy of trained weights waits for them from its last task to the sync: it has no other work
+        that the bound of staleness allows.
+        """
+        by_pool = defaultdict[str, list[MeasuredTask]](list)
+        for task in measured:
+            if task.pool != HOST:
+                by_pool[task.pool].append(task)
+        origins = dict(program.origins)
+        syncs = {
+            (task_name(task), task.target.pool)
+            for task in program.tasks
+            if isinstance(task, Sync) and task.value in origins
+        }
+        idle, waited_s = dict[str, float](), dict[str, float]()
+        for pool, tasks in sorted(by_pool.items()):
+            end_s, before_s = max(task.end_s for task in tasks), self.ended_s.get(pool)
+            if before_s is not None and end_s > before_s:
+                seconds = defaultdict[int, float](float)
+                for task in tasks:
+                    seconds[task.rank] += task.seconds
+                idle[pool] = max(0.0, 1 - max(seconds.values()) / (end_s - before_s))
+                begins_s = [task.begin_s for task in tasks if (task.task, pool) in syncs]
+                if begins_s:
+                    waited_s[pool] = max(0.0, min(begins_s) - before_s)
+            self.ended_s[pool] = max(end_s, before_s or 0.0)
+        return {"idle": idle, "waited_s": waited_s}

@@ -1,0 +1,95 @@
+"""The places where the tasks of a program run, and the items that they store, as the interpreter calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from flowgraph.language.graph import Graph
+from flowgraph.language.keys import Key
+from flowgraph.language.region import Observations
+from flowgraph.language.values import Value
+from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer
+
+Item = Any
+"""A value as places store it: the value itself, or references to its rows."""
+
+DiskVerb = Literal["save", "save_state", "load_state"]
+"""`save` writes a folder that transformers loads; `save_state` writes weights and, where they are trained, optimizer
+state, which `load_state` loads under any layout."""
+
+
+class RowSource(Protocol):
+    """A source of rows; `batch` must be a pure function of the step."""
+
+    def batch(self, step: int) -> Value:
+        """Return the rows of step `step` (from 0)."""
+        ...
+
+
+class Places(Protocol):
+    """The places where tasks run, and the items that they store."""
+
+    def read(self, source: RowSource, step: int) -> Item:
+        """Return the rows of one step from a source, as an item."""
+        ...
+
+    def run(
+        self, graph: Graph, task: Run, items: Mapping[str, Item], versions: Mapping[str, int], key: Key
+    ) -> Mapping[str, Item]:
+        """Run the nodes of a task and return their results by name, without models.
+
+        `items` are the inputs by name; `versions` are the versions of the models that the task reads; `key` contains
+        the seed and the step, for random numbers.
+        """
+        ...
+
+    def transfer(self, task: Transfer, item: Item) -> Item:
+        """Copy an item from the task's source place to its target, and return the copy."""
+        ...
+
+    def sync(self, task: Sync, version: int) -> None:
+        """Copy a model's weights, of version `version`, from the source home of `task` to its target."""
+        ...
+
+    def keep(self, item: Item, path: Path) -> None:
+        """Write an item, with the ids of its rows, to a file; it is complete after the next `finish`."""
+        ...
+
+    def kept(self, kind: type[Value], path: Path, parts: Parts) -> Item:
+        """Return the item that `keep` wrote, of type `kind`; it has only `parts` of a record unless these are empty."""
+        ...
+
+    def switch(self, home: Home, *, awake: bool) -> None:
+        """Free the device memory of a home's weights, or load them again (`awake`), after all work submitted there."""
+        ...
+
+    def work_for(self, step: object) -> None:
+        """Attribute work that is submitted from now on, with its observations, to `step`; None: to no step."""
+        ...
+
+    def finish(self, step: object = None) -> Observations:
+        """Wait for all work of `step` and return its observations. Raises the first error of that work.
+
+        Without a step, wait for all work, and return the observations of what belongs to no step.
+        """
+        ...
+
+    def apply(self, function: Callable[..., Any], items: Sequence[Item], *rest: Any) -> Callable[[], Any]:
+        """Call `function(tables, *rest)` with the tables (`runtime.batch.to_table`) of `items`.
+
+        Returns a function that returns the result; call it only after the next `finish`.
+        """
+        ...
+
+    def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
+        """Save a home to `folder`, or load it from there, by calling the method `verb` of its handles on every rank.
+
+        `version` is the version of the loaded weights; None when saving.
+        """
+        ...
+
+    def close(self) -> None:
+        """End every process that these places started."""
+        ...

@@ -1,0 +1,142 @@
+"""The window of steps that overlap: what a checkpoint holds of steps that have begun and not ended.
+
+A step draws its rows with weights that the trainer may have replaced since, so the rows are saved, not the weights.
+`window.json` lists the values of each step by place, each a file in Arrow format, and the metrics observed so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
+from flowgraph.errors import DataError
+from flowgraph.files.untrusted import json_as, read_bytes
+from flowgraph.language.region import Observations
+from flowgraph.lowering.program import HOST, Pipeline, Program, Transfer
+from flowgraph.lowering.project_columns import value_types
+
+WINDOW, ROWS = "window.json", "window"
+
+
+class WindowStep(BaseModel):
+    """One step that has begun: (place, name, file) of each value, and (node, metric, sum, count) of each metric.
+
+    `results` are the names of results of nodes that are recorded when the step ends.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    step: NonNegativeInt
+    values: list[tuple[str, str, str]]
+    results: dict[str, str]
+    staleness: dict[str, int]
+    sums: list[tuple[str, str, float, float]]
+
+
+class Window(BaseModel):
+    """The content of `window.json`: how steps overlapped, and the steps that had begun."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    overlap: str
+    steps: list[WindowStep]
+
+
+@dataclass(frozen=True)
+class BegunStep:
+    """What is known of a step that has begun: values by place and name, results, staleness and observations."""
+
+    stores: Mapping[tuple[str, str], Any]
+    results: Mapping[str, Any]
+    staleness: Mapping[str, int] = field(default_factory=dict[str, int])
+    observed: Observations = field(default_factory=Observations)
+
+
+def overlap_text(pipeline: Pipeline | None) -> str:
+    """Return how steps overlap as text; two programs with equal texts begin and end the same tasks at the same time."""
+    if pipeline is None:
+        return "steps that do not overlap"
+    copies = [f"{copy.home.param} {copy.ahead} ahead, synced every {copy.sync_every}" for copy in pipeline.copies]
+    return f"depth {pipeline.depth} ({'; '.join(sorted(copies))})"
+
+
+def steps_begun(program: Program, ended: int, steps: int) -> int:
+    """Return how many of `steps` steps have begun when `ended` have ended."""
+    depth = program.pipeline.depth if program.pipeline is not None else 0
+    return min(ended + depth, steps) if ended else 0
+
+
+def save_window(places: Any, program: Program, begun: Mapping[int, BegunStep], folder: Path) -> None:
+    """Write steps that have begun to `window.json`, and their values to files in the folder `window`.
+
+    `places` writes the files; wait with its `finish` until they are complete.
+    """
+    if program.pipeline is None or not begun:
+        return
+    files, steps = dict[int, str](), list[WindowStep]()
+    (folder / ROWS).mkdir(parents=True)
+
+    def file_of(item: Any) -> str:
+        if id(item) not in files:
+            files[id(item)] = f"{len(files)}.arrow"
+            places.keep(item, folder.absolute() / ROWS / files[id(item)])
+        return files[id(item)]
+
+    for number, step in sorted(begun.items()):
+        values = [(place, name, file_of(item)) for (place, name), item in step.stores.items()]
+        results = {name: file_of(item) for name, item in step.results.items()}
+        sums = [(*key, total, float(count)) for key, (total, count) in step.observed.sums.items()]
+        steps.append(WindowStep(step=number, values=values, results=results, staleness=dict(step.staleness), sums=sums))
+    window = Window(overlap=overlap_text(program.pipeline), steps=steps)
+    (folder / WINDOW).write_text(window.model_dump_json(indent=1), "utf-8")
+
+
+def read_window(program: Program, folder: Path) -> Window:
+    """Return the window that `save_window` wrote to `folder`, without values; one without steps if it did not.
+
+    Raises DataError for a file that is not a window, and if the steps of `program` overlap in another way, or store
+    values in other pools.
+    """
+    if not (folder / WINDOW).is_file():
+        return Window(overlap=overlap_text(program.pipeline), steps=[])
+    try:
+        window = json_as(Window, read_bytes(folder / WINDOW))
+    except (OSError, ValueError) as error:
+        raise DataError.failed(folder / WINDOW, "has no steps under way", error) from error
+    if (now := overlap_text(program.pipeline)) != window.overlap:
+        raise DataError.other_overlap(str(folder), window.overlap, now)
+    stored, pools = (
+        {place for step in window.steps for place, _, _ in step.values},
+        {pool.name for pool in program.plan.pools},
+    )
+    if not stored - {HOST} <= pools:
+        texts = [f"the pools {', '.join(sorted(names))}" for names in (stored - {HOST}, pools)]
+        raise DataError.other_overlap(str(folder), *texts)
+    return window
+
+
+def load_window(places: Any, program: Program, folder: Path) -> dict[int, BegunStep]:
+    """Return the steps that had begun when `save_window` wrote to `folder`; none if it did not.
+
+    Raises the errors of `read_window`.
+    """
+    window = read_window(program, folder)
+    types, items = value_types(program.graph), dict[str, Any]()
+    parts = {(task.target, task.value): task.parts for task in program.tasks if isinstance(task, Transfer)}
+    begun = dict[int, BegunStep]()
+    for step in window.steps:
+        stores = dict[tuple[str, str], Any]()
+        for place, name, file in step.values:
+            if name not in types:
+                raise DataError.lacks_part(str(folder / WINDOW), name, types)
+            path = folder.absolute() / ROWS / Path(file).name
+            items[file] = items.get(file) or places.kept(types[name], path, parts.get((place, name), ()))
+            stores[place, name] = items[file]
+        observed = Observations({(node, name): (total, count) for node, name, total, count in step.sums})
+        results = {name: items[file] for name, file in step.results.items() if file in items}
+        begun[step.step] = BegunStep(stores, results, step.staleness, observed)
+    return begun
