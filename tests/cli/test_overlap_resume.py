@@ -105,7 +105,7 @@ def test_a_run_that_is_stopped_says_what_becomes_of_the_rows_under_way(tmp_path:
 # ------------------------------------------------------------------------------------------- killed
 
 
-MORE = [pytest.param(seed, 10, marks=pytest.mark.slow(group="resume")) for seed in range(1, 11)]  # 100 kills
+MORE = [pytest.param(seed, 5, marks=pytest.mark.slow(group="resume")) for seed in range(1, 21)]  # 100 runs
 
 
 @pytest.mark.processes
@@ -122,15 +122,23 @@ ON_RAY = (*SMALL[:-1], "1", "--eval-every", "0", "--depth", "1", "--steps", "6")
 MOMENTS = [(kill, lines) for kill in ("worker", "driver") for lines in (1, 2, 3, 4, 5)]
 
 
+@pytest.fixture(scope="module")
+def whole_on_ray(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run six steps on two pools without a break."""
+    folder = tmp_path_factory.mktemp("ray")
+    (folder / "late.py").write_text(FLOW)
+    code, err = on_ray(folder, "whole", "run", *ON_RAY, "-o", "whole")
+    assert code == 0, err
+    return folder
+
+
 @pytest.mark.processes
 @pytest.mark.slow(group="resume")
-def test_a_run_on_ray_whose_driver_or_worker_is_killed_is_resumed(tmp_path: Path) -> None:
-    code, err = on_ray(tmp_path, "whole", "run", *ON_RAY, "-o", "whole")
+@pytest.mark.parametrize(("kill", "lines"), MOMENTS)
+def test_a_run_on_ray_whose_driver_or_worker_is_killed_is_resumed(whole_on_ray: Path, kill: str, lines: int) -> None:
+    folder, name = whole_on_ray, f"{kill}{lines}"
+    code, err = on_ray(folder, name, "run", *ON_RAY, "-o", name, kill=kill, lines=lines)
+    assert code in ((1, 3) if kill == "worker" else (-signal.SIGKILL,)), err
+    code, err = on_ray(folder, name, "resume", name)
     assert code == 0, err
-    for kill, lines in MOMENTS:
-        folder = f"{kill}{lines}"
-        code, err = on_ray(tmp_path, folder, "run", *ON_RAY, "-o", folder, kill=kill, lines=lines)
-        assert code in ((1, 3) if kill == "worker" else (-signal.SIGKILL,)), err
-        code, err = on_ray(tmp_path, folder, "resume", folder)
-        assert code == 0, err
-        assert_same(tmp_path / folder, tmp_path / "whole")
+    assert_same(folder / name, folder / "whole")

@@ -132,10 +132,10 @@ def on_ray(ray_session: Callable[[], Session], models: ModelSetup) -> Callable[.
     return opened
 
 
-def test_two_pools_are_busy_at_once_and_the_bits_are_those_of_one_process(
+def test_a_run_on_ray_gives_what_one_process_gives_also_when_it_is_resumed(
     on_ray: Callable[..., Any], models: ModelSetup, digit_rows: pa.Table, tmp_path: Path
 ) -> None:
-    ahead, together = program_of(1), program_of(0)
+    ahead = program_of(1)
     handles, _ = host(ahead.homes, ahead.trained, models)
     wanted = run(Executor(InProcess(handles)), ahead, digit_rows, tmp_path / "here")
     with on_ray(ahead) as executor:
@@ -147,8 +147,6 @@ def test_two_pools_are_busy_at_once_and_the_bits_are_those_of_one_process(
     with on_ray(ahead) as executor:
         executor.load_state(ahead, tmp_path / "state")
         rest = run(executor, ahead, digit_rows, tmp_path / "rest", range(2, STEPS))
-    with on_ray(together) as executor:
-        in_turn = run(executor, together, digit_rows, tmp_path / "in_turn")
     for step in range(STEPS):
         again = begun[0][step] if step < 2 else rest[0][step - 2]
         exact = [name for name in wanted[0][step].column_names if name != "logprobs"]
@@ -159,9 +157,18 @@ def test_two_pools_are_busy_at_once_and_the_bits_are_those_of_one_process(
     assert all(torch.equal(first[3][name], rest[3][name]) for name in first[3]), "resumed bit for bit"
     assert max(float((first[3][name] - wanted[3][name]).abs().max()) for name in first[3]) < 1e-6
     assert [each["policy.slowly.staleness"] for each in first[1]] == [0, *(STEPS - 1) * [1]]
-    turns, overlaps = steady(in_turn[2]), steady(first[2])
+
+
+@pytest.mark.slow(group="ray")  # it measures seconds
+def test_two_pools_are_busy_at_once(on_ray: Callable[..., Any], digit_rows: pa.Table, tmp_path: Path) -> None:
+    measured = list[list[MeasuredTask]]()
+    for depth in (0, 1):
+        program = program_of(depth)
+        with on_ray(program) as executor:
+            measured.append(steady(run(executor, program, digit_rows, tmp_path / str(depth))[2]))
+    turns, overlaps = measured
+    print({pool: (idle_share(turns, pool), idle_share(overlaps, pool)) for pool in ("all", "apart")})
     assert both_busy_s(turns) < 0.1 * NAP_S
     assert both_busy_s(overlaps) > 0.5 * (STEPS - 4) * NAP_S, "during each update, the next step was being sampled"
     for pool in ("all", "apart"):
         assert idle_share(overlaps, pool) < idle_share(turns, pool) - 0.1, pool
-    print({pool: (idle_share(turns, pool), idle_share(overlaps, pool)) for pool in ("all", "apart")})

@@ -175,7 +175,7 @@ class Checkpoints:
     def _remove_old(self, steps: int) -> None:
         """Remove checkpoints before the newest `keep` of those up to `steps` steps, except those that stay."""
         best = self.best()
-        staying = {self.extendable} | ({best.steps} if best is not None else set())
+        staying = {self.extendable} - {0} | ({best.steps} if best is not None else set())
         until = [old for old in self.oldest_first() if old.steps <= steps and old.steps not in staying]
         extra = len(until) - self.keep + (steps in staying)
         for old in until[: max(0, extra)]:
