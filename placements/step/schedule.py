@@ -1,8 +1,8 @@
 """A step as a schedule: tasks on pools, and waits between them, repeated step after step.
 
-This is a marked graph: each task runs once a step, and each wait holds as many tokens as its delay. If a sync of weights
-runs only in some steps, several steps together are one (`in_one`). Not here: the seconds of a step (`period`), and when
-each task runs (`timeline`).
+This is a marked graph: each task runs once a step, and each wait holds as many tokens as its delay. If a sync of
+weights runs only in some steps, several steps together are one (`in_one`). Not here: the seconds of a step (`period`),
+and when each task runs (`timeline`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def data_of(search: SearchResult) -> dict[str, Any]:
 
 
 def test_later_weights_never_make_a_step_longer_nor_syncs_rarer_than_they_may_be() -> None:
-    """By the search's own figure, which overlaps at most three steps; weights are no later than makes a step shorter."""
+    """By the search's own figure, which overlaps three steps at most; weights are as late as makes a step shorter."""
     tried = stalenesses(problem_of("gpg", "2x8xh100", **LONG), 4)
     assert [each.problem.staleness for each in tried] == [0, 1, 2, 3, 4]
     values = [each.solution.best.step_s for each in tried]
