@@ -46,21 +46,23 @@ def overlap_lines(problem: PlanningProblem, plan: Plan, ranked: Sequence[RankedP
 def why_alone(
     problem: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan, ranked: Sequence[RankedPlan]
 ) -> str:
-    """Return why the steps of a plan do not overlap although its problem lets them, as text."""
-    overlapping = list[Sequence[RolePlacement]](overlaps_of(problem, homes))
+    """Return why the steps of a plan do not overlap although its problem lets them, as text.
+
+    It compares the plan with the fastest overlap of the same placements and of the best of the `ranked` ones.
+    """
+    overlaps = list(overlaps_of(problem, homes))
     for other in ranked[:COMPARED]:
-        overlapping += overlaps_of(problem, other.homes)
-    steps = [step_of(problem, each) for each in overlapping]
-    fastest = min(
-        (step for step in steps if step.period_s is not None), key=lambda step: step.period_s or 0.0, default=None
-    )
-    alone_s = plan.step.period_s if plan.step is not None else None
-    if fastest is None or fastest.period_s is None or not alone_s:
-        return f"{problem.lag} updates are too few, or no copy of the weights samples"
-    share = f"{fastest.period_s / alone_s - 1:+.1%}"
+        overlaps += overlaps_of(problem, other.homes)
+    steps = [step for each in overlaps if (step := step_of(problem, each)).period_s is not None]
+    if not steps or plan.step is None or not plan.step.period_s:
+        why = "sampling has no devices of its own, rows of several steps do not fit, or a step makes more updates"
+        return f"{why} than {many(problem.lag, 'update')}"
+    fastest = min(steps, key=lambda step: step.period_s or 0.0)
+    period_s = fastest.period_s or 0.0
+    takes = f"it does not pay, since the fastest such step takes {show_s(period_s)}"
+    takes += f" ({period_s / plan.step.period_s - 1:+.0%})"
     syncs = [(task.name, task.seconds / task.every) for task in fastest.tasks if task.kind == "sync" and task.seconds]
     sync_s = fsum(seconds for _, seconds in syncs)
-    took = f"the fastest such step takes {show_s(fastest.period_s)} ({share})"
-    if sync_s > MUCH_SHARE * fastest.period_s:
-        return f"{took}, of which {listed([name for name, _ in syncs])} takes {show_s(sync_s)}, in which its pools wait"
-    return f"{took}: {' → '.join(fastest.cycle)}"
+    if sync_s > MUCH_SHARE * period_s:
+        return f"{takes}, of which {listed([name for name, _ in syncs])} is {show_s(sync_s)} in which both pools wait"
+    return f"{takes}, by {' → '.join(fastest.cycle)}"

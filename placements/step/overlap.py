@@ -2,7 +2,7 @@
 
 A run overlaps steps if a role of its plan works `ahead`: `flowgraph.lowering.pipeline_steps`. Sampling may then be one
 step ahead of training; or two, if rows take long from one to the other. The rest of the staleness makes syncs of
-weights rarer. Not here: the tasks of such steps (`tasks`), and their seconds (`step_forecast`).
+weights rarer. It needs a pool of its own. Not here: the tasks of such steps (`tasks`), and their seconds (`step_forecast`).
 """
 
 from __future__ import annotations
@@ -66,11 +66,14 @@ def overflowing(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> boo
 def overlaps_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Iterator[list[RolePlacement]]:
     """Yield placements with each overlap of steps that keeps the laws of programs, the least staleness first.
 
-    For each depth, weights are synced in every step, or as rarely as the staleness allows.
+    For each depth, weights are synced in every step, or as rarely as the staleness allows. On a pool that also trains,
+    only host work would overlap, which is no reason for older weights; streamed rows gain from them there, too.
     """
     staged = [StagedNode(load.node, load.role.name, load.stage, load.phase == "update") for load in problem.loads]
     trained = {copy_of(home): home.role.name for home in homes if home.role.use == "train"}
+    training = {home.pool for home in homes if home.role.use == "train"}
     apart = [home for home in homes if home.role.name in problem.synced and copy_of(home) not in trained]
+    apart = [home for home in apart if home.pool not in training or problem.streamed]
     updates = {home.role.param: problem.updates_of(home.role.param) for home in apart}
     steps = min((problem.lag // count for count in updates.values()), default=0)
     overlaps = list[tuple[int, int]]()
@@ -80,6 +83,7 @@ def overlaps_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Ite
     tried = list[tuple[Mapping[str, int], int]]()
     for depth, every in sorted(overlaps, key=sum):
         ahead = roles_ahead({home.role.name: home.pool for home in homes}, staged, depth)
+        ahead |= {home.role.name: 0 for home in homes if home.role.name in problem.synced and home not in apart}
         if (ahead, every) in tried or any(ahead[name] for name in trained.values()):
             continue
         tried.append((ahead, every))

@@ -106,7 +106,9 @@ def of(flow: int, at_most: int) -> Flow[..., Policy]:
 
 
 @cache
-def planned(flow: int, at_most: int, cluster: str, staleness: int, *, placement: str, ratio: str) -> SearchResult | None:
+def planned(
+    flow: int, at_most: int, cluster: str, staleness: int, *, placement: str, ratio: str
+) -> SearchResult | None:
     """Return what a search finds as the command line asks it, as `plan --staleness` does; None if nothing fits."""
     problem = problem_of(of(flow, at_most), cluster, model="tiny", prompts=4, prompt_tokens="16", response="8")
     shares = tuple(map(int, ratio.split(":"))) if ratio else None
@@ -178,9 +180,7 @@ def test_steps_of_two_pools_overlap_wherever_the_flow_lets_them() -> None:
         assert ahead["policy.sample"] and not ahead["policy.train"], search.best.homes
 
 
-@given(
-    st.sampled_from(range(len(FLOWS))), st.sampled_from(LATEST), st.integers(0, 4), st.integers(1, 4)
-)
+@given(st.sampled_from(range(len(FLOWS))), st.sampled_from(LATEST), st.integers(0, 4), st.integers(1, 4))
 def test_an_overlap_beyond_the_bound_is_refused_with_changes_that_are_allowed(
     flow_: int, at_most: int, depth: int, every: int
 ) -> None:
