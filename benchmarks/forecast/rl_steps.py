@@ -22,6 +22,7 @@ from flowgraph.errors import FlowError
 from placements.memory.footprint import fits
 from placements.search.pool_options import PoolOptions
 from placements.search.role_options import RoleOption
+from placements.step.overlap import with_overlap
 from placements.step.role_costs import DeviceGroup, footprint, passing_seconds
 from placements.step.role_placements import RolePlacement, device_group_for
 from placements.step.step_forecast import step_of
@@ -109,7 +110,7 @@ def homes_of_workload(
                 return f"{role.name} does not fit {devices} devices as it is said to run"
             engine, lag = problem.engines_of(role.use)[0], problem.lag_of(role)
             found.append(RolePlacement(role, pool, group, engine, *way, shared=shared, lag=lag))
-    return found
+    return with_overlap(problem, found)
 
 
 Way = tuple[Layout, RoleSettings]

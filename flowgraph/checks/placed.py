@@ -18,6 +18,14 @@ from flowgraph.lowering.program import HOST
 DEGREES = ("data", "tensor", "pipeline", "expert", "sequence", "replicas")
 """The ways to split or repeat a model."""
 
+OLDER, OVERLAP, STREAMED = (
+    "weights that are older than the flow allows",
+    "steps that overlap",
+    "responses that continue in the next step",
+)
+"""Parts of a plan that can only be forecast: what `--staleness` asks for where the flow has no `stale(…)`, steps that
+overlap without a role that works ahead, as older plans have them, and what `--streamed` asks for."""
+
 
 def check_plan_matches_graph(placed: PlacedGraph) -> Iterator[FlowError]:
     """Yield an error if the plan was made for a graph of another structure."""
@@ -148,8 +156,10 @@ def misread_settings(graph: Graph) -> Mapping[str, str]:
 def unsupported_parts(plan: Plan) -> list[str]:
     """Return the parts of a plan that can be forecast and exported but not run here, as phrases, in the plan's order.
 
-    These are engines without an executor, layouts and settings that the executor does not support, steps that overlap,
-    and models that are left out. What `check_plan` reports, such as an unknown engine, is not listed.
+    These are engines without an executor, layouts and settings that the executor does not support, weights that are
+    older than the flow allows, steps that overlap in the forecast alone, responses that continue across steps, and
+    models that are left out. Unknown engines, and what an engine cannot even forecast, are not listed: `check_plan`
+    reports these.
     """
     names = list[str]()
     for placed in plan.placed:
@@ -162,8 +172,10 @@ def unsupported_parts(plan: Plan) -> list[str]:
             misfits = _misfits(plan, placed, engine, engine.supported, use)
             names += [f"{what} on `{placed.engine}` for {placed.role}" for what, _ in misfits]
     if plan.assumed is not None:
-        ahead = any(placed.ahead for placed in plan.placed)
-        names += ["steps that overlap"] if plan.assumed.staleness and not ahead else []
+        overlap = any(task.shift for task in plan.step.tasks) if plan.step is not None else False
+        names += [OLDER] if plan.assumed.staleness and any(placed.lag for placed in plan.placed) else []
+        names += [OVERLAP] if overlap and not any(placed.ahead for placed in plan.placed) else []
+        names += [STREAMED] if plan.assumed.streamed else []
         names += [f"a run without `{name}`" for name in plan.assumed.without]
     return names
 
@@ -233,7 +245,7 @@ def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
         reads = ((node, edge, carried_from(edge)) for node in readers for edge in models_read(node))
         bounds = ((edge.at_most, node) for node, edge, root in reads if root is not None and root.name == role.param)
         bound, reader = min(bounds, key=lambda read: read[0])
-        if row.lag > (bound if row.ahead else max(bound, staleness)):
+        if row.lag > max(bound, staleness):
             yield PlanError.lags_too_far(
                 where, role.name, row.lag, reader.name, bound, str(reader.at), ahead=row.ahead, updates=updates
             )

@@ -194,7 +194,7 @@ class TimedTask(Data):
     """One task of a step by its name in the program: its role, the pools that it occupies, and its seconds by part.
 
     An unknown part is None. If steps overlap, a task works on rows sampled `shift` steps earlier, so it does not run in
-    the first `shift` steps.
+    the first `shift` steps. A sync of weights may run only in one of `every` steps; the JSON has that only if it does.
     """
 
     name: str
@@ -203,6 +203,12 @@ class TimedTask(Data):
     pools: tuple[str, ...] = ()
     parts: dict[str, Seconds | None] = Field(default_factory=dict[str, "float | None"])
     shift: NonNegativeInt = 0
+    every: Positive = 1
+
+    @model_serializer(mode="wrap")
+    def _without_every(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = written(self)
+        return data if self.every > 1 else {name: value for name, value in data.items() if name != "every"}
 
     @property
     def seconds(self) -> float | None:

@@ -92,7 +92,8 @@ class PlanError(FlowError, ValueError):
         first, *rest = names
         what = f"this plan of {flow} names {first}, which cannot be run here"
         notes = [f"nor {name}" for name in rest]
-        option = "--staleness" if first == "steps that overlap" else "--engine"
+        options = {"weights": "--staleness", "steps": "--staleness", "responses": "--streamed"}
+        option = options.get(first.partition(" ")[0], "--engine")
         return cls(what, where=where, notes=notes, hint=f"plan it without {option}, or `flowgraph export` it")
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any
 
 from flowgraph.cluster.plan import Plan
 from placements.format import COLUMNS, broken, table
+from placements.report.overlap_report import overlap_lines
 from placements.report.search_report import MEASURES, search_report, show_s, what_if_text
 from placements.search.plan_builder import RankedPlan
 from placements.search.search import SearchResult, value_of
@@ -27,8 +28,8 @@ def answer_text(search: SearchResult, plan: Plan, top: int) -> str:
 def staleness_text(searches: Sequence[SearchResult], chosen: int) -> str:
     """Return a table with a row for each staleness: seconds of a step, devices by use, and the updates between syncs.
 
-    `→` marks the staleness `chosen`, in policy updates. The percentages compare seconds with those of the first search.
-    Raises IndexError if `searches` is empty.
+    `→` marks the staleness `chosen`, in updates. Differences are from the first search, that of the smallest staleness.
+    If none is chosen although some was tried, a line says why.
     """
     rows = list[list[str]]()
     for search in searches:
@@ -47,7 +48,11 @@ def staleness_text(searches: Sequence[SearchResult], chosen: int) -> str:
         mark, slower = "→" if staleness == chosen else "", f"{best.step_s / searches[0].best.step_s - 1:+.0%}"
         syncs = f"synced every {every} updates" if every > 1 else "synced after each update"
         rows.append([mark, str(staleness), show_s(best.step_s), slower, ratio, syncs])
-    return "\n".join(["staleness, in updates; the least within 1% of the shortest step is taken", *table(rows)])
+    lines = ["staleness, in updates; the least within 1% of the shortest step is taken", *table(rows)]
+    for later in [search for search in searches if search.problem.staleness][:1] if not chosen else ():
+        why = overlap_lines(later.problem, later.best.plan(), later.ranked)
+        lines += [text for line in why for text in broken(f"with {later.problem.staleness}, {line}", ", ")]
+    return "\n".join(lines)
 
 
 def batch_lines(sizes: BatchSizes) -> list[str]:

@@ -16,6 +16,7 @@ from flowgraph.diagrams.model.quantities import show_s as show_s
 from placements.format import broken, flowing, pool_sizes, show_devices, show_range, table
 from placements.hardware.engine_constants import HOST
 from placements.memory.footprint import room_bytes
+from placements.report.overlap_report import overlap_lines
 from placements.report.published_errors import error_lines
 from placements.search.alternatives import CurrentPlan
 from placements.search.dominance import CARRIED_AT_MOST
@@ -73,6 +74,7 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
             *(broken(logits, ", ") if roles else ()),
             "",
             *_seconds(plan.step),
+            *(text for line in overlap_lines(search.problem, plan, search.ranked) for text in broken(line, ", ")),
             *error_lines(plan),
             "",
             *_ranked(search, top, measure),
@@ -191,6 +193,8 @@ def _seconds(step: StepForecast | None) -> Iterator[str]:
         name, detail = row.label, f"{len(row.tasks)} of them"
         if len(row.tasks) == 1:
             name, detail = row.tasks[0].name, show_seconds_by_part(row.tasks[0])
+            rare = [f"once in {row.tasks[0].every} steps"] if row.tasks[0].every > 1 else []
+            detail = " · ".join([*rare, *([detail] if detail else [])])
         cells.append([name, "+".join(row.pools), show_s(row.seconds), bar(row.seconds, longest), detail])
     yield from flowing(cells, " · ")
     between_s = max((wait.pause_s for wait in step.waits), default=0.0)
@@ -378,7 +382,8 @@ def why_slower(slow: TimedPlan, fast: TimedPlan) -> str:
     wait for each other, or that there is only one pool.
     """
     slow_s, fast_s = (
-        {task.name: task.seconds for task in plan.step.tasks if task.seconds is not None} for plan in (slow, fast)
+        {task.name: task.seconds / task.every for task in plan.step.tasks if task.seconds is not None}
+        for plan in (slow, fast)
     )
     smallest = max(0.1 * (slow.step_s - fast.step_s), 1e-3)
     longer = {name: slow_s[name] - fast_s.get(name, 0.0) for name in slow.step.cycle if name in slow_s}

@@ -14,6 +14,7 @@ from placements.memory.footprint import room_bytes, total_bytes
 from placements.search.infeasibility import overflows
 from placements.search.plan_builder import plan_from
 from placements.search.role_options import RoleOptions
+from placements.step.overlap import with_overlap
 from placements.step.role_costs import footprint
 from placements.step.role_placements import RolePlacement, device_group_for, homes_of_plan
 from placements.workload.planning_problem import PlanningProblem
@@ -46,7 +47,7 @@ def plan_of_run(problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumpti
 
     Raises ResourceError if the cluster has no devices for a pool.
     """
-    return plan_from(problem, list(_homes(problem, run)), assumed)
+    return plan_from(problem, _homes(problem, run), assumed)
 
 
 def forecast_run(
@@ -61,7 +62,7 @@ def forecast_run(
     problem = replace(problem, engines=dict(run.engines), staleness=run.lag)
     update = {"engines": dict(run.engines), "staleness": run.lag or assumed.staleness}
     try:
-        homes = list(_homes(problem, run))
+        homes = _homes(problem, run)
         plan = plan_from(problem, homes, assumed.model_copy(update=update))
     except ResourceError as error:
         needs, has = sum(part.devices for part in run.parts), sum(of.count for of in problem.classes)
@@ -102,14 +103,15 @@ def other_layouts(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
             yield plan.model_copy(update={"placed": tuple(placed)})
 
 
-def _homes(problem: PlanningProblem, run: _SystemRun) -> Iterator[RolePlacement]:
+def _homes(problem: PlanningProblem, run: _SystemRun) -> list[RolePlacement]:
+    homes = list[RolePlacement]()
     roles = {role.name: role for role in problem.roles}
     for number, part in enumerate(run.parts):
         names = [name for name in part.roles if name in roles]
         shared = any(roles[name].use == "sample" for name in names)
         group = device_group_for(problem, f"pool{number}", part.devices)
         for name in names:
-            yield RolePlacement(
+            home = RolePlacement(
                 role=roles[name],
                 pool=f"pool{number}",
                 group=group,
@@ -119,6 +121,8 @@ def _homes(problem: PlanningProblem, run: _SystemRun) -> Iterator[RolePlacement]
                 shared=shared,
                 lag=problem.lag_of(roles[name]),
             )
+            homes.append(home)
+    return with_overlap(problem, homes)
 
 
 def _faults(problem: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan) -> Iterator[str]:

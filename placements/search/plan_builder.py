@@ -10,10 +10,11 @@ from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.cluster.plan import PlacedRole, Plan, PlanAssumptions, Pool, StepForecast
 from flowgraph.errors import ResourceError
 from placements.hardware.topology import PoolDemand, realise
-from placements.memory.footprint import room_bytes, total_bytes
+from placements.memory.footprint import total_bytes
 from placements.search.pool_options import pool_option_of
 from placements.solver.problem import BlockOption
-from placements.step.memory_forecast import footprint_of, forecast_pool, forecasts_of, peaks_of
+from placements.step.memory_forecast import footprint_of, forecast_pool, peaks_of
+from placements.step.overlap import copy_of, overflowing, with_overlap
 from placements.step.role_placements import RolePlacement, homes_of_plan, in_order
 from placements.step.step_forecast import period_of, step_of
 from placements.workload.planning_problem import PlanningProblem
@@ -85,8 +86,8 @@ def homes_of_blocks(
 
     `blocks` are sets of roles with the chosen option for each. `pins` maps roles to pool names. A pool gets the name
     that one of its roles is pinned to; the others are `pool0`, `pool1` and so on, except names in use. A single pool
-    for all roles is called `all`. A role alone on its pool never sleeps. The lag is 0 for a role that reads the same
-    copy of the weights that another role trains.
+    for all roles is called `all`. A role alone on its pool never sleeps, and a role that reads the same copy of weights
+    that another role trains has no lag. Steps overlap as far as the problem's staleness allows and makes them shorter.
     """
     pins = pins or {}
     numbered = (f"pool{number}" for number in range(len(blocks) + len(pins)))
@@ -101,11 +102,8 @@ def homes_of_blocks(
             place = role, pool, pooled.group, chosen.engine, chosen.layout
             homes.append(RolePlacement(*place, running, shared, problem.lag_of(role)))
     # Weights that a role reads in the very copy that another trains cannot lag.
-    trained = {(home.role.param, home.pool, home.engine, home.layout) for home in homes if home.role.use == "train"}
-    return [
-        replace(home, lag=0) if (home.role.param, home.pool, home.engine, home.layout) in trained else home
-        for home in homes
-    ]
+    trained = {copy_of(home) for home in homes if home.role.use == "train"}
+    return with_overlap(problem, [replace(home, lag=0) if copy_of(home) in trained else home for home in homes])
 
 
 def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed: PlanAssumptions | None = None) -> Plan:
@@ -198,11 +196,8 @@ def has_room(problem: PlanningProblem, blocks: Sequence[BlockOption]) -> bool:
     search has already left out options that do not fit.
     """
     homes = homes_of_blocks(problem, blocks)
-    if problem.kind == "cpu":
-        rooms = {home.pool: room_bytes(home.group.of.memory_bytes, home.group.of.kind) for home in homes}
-        for forecast in forecasts_of(problem, homes):
-            if forecast.worst is not None and forecast.worst.memory_bytes > rooms[forecast.pool]:
-                return False
+    if problem.kind == "cpu" and overflowing(problem, homes):
+        return False
     groups = [home.group for home in homes]
     if all(group.of.domain <= group.of.node_devices and group.devices % group.of.node_devices == 0 for group in groups):
         return True

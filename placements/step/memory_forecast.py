@@ -12,6 +12,7 @@ from placements.memory.footprint import SHIPPED, Footprint, room_bytes, total_by
 from placements.memory.pool_peaks import PhaseTurn, PoolPeak, PoolResident, pool_peaks
 from placements.step.role_costs import footprint, process_of
 from placements.step.role_placements import RolePlacement, homes_of_plan
+from placements.step.window import window_of
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
@@ -99,7 +100,9 @@ def peaks_of(
     roles = [
         PoolResident(
             home.role.name,
-            _with_mapped_weights(problem, home, by_role, footprints[home.role.name]),
+            _with_window(
+                problem, home, homes, _with_mapped_weights(problem, home, by_role, footprints[home.role.name])
+            ),
             home.running.sleeps,
             process_of(home.engine),
             _weights_copy(problem, home, homes),
@@ -151,6 +154,19 @@ def _with_mapped_weights(
     pairs = [(homes[to], homes[source]) for to, source in problem.synced.items() if {to, source} <= {*homes}]
     mapped = any(home in pair and pair[0].pool != pair[1].pool and shares_process(pair[0].engine) for pair in pairs)
     return with_parts(bytes_of, {"sync": 4 * problem.shape(home.role).trained}) if mapped else bytes_of
+
+
+def _with_window(
+    problem: PlanningProblem, home: RolePlacement, homes: Sequence[RolePlacement], bytes_of: Footprint
+) -> Footprint:
+    """Add, on CPUs, the rows of the steps ahead, and the weights on their way besides those of a single step's sync."""
+    window = window_of(problem, homes)
+    if home.group.of.kind != "cpu" or window.batches == 1:
+        return bytes_of
+    copy_bytes = window.weights_bytes // max(1, window.copies)
+    rows_bytes = (window.batches - 1) * bytes_of.resident.get("rollout", 0)
+    sampler = home.role.name in problem.synced and home.ahead > 0
+    return with_parts(bytes_of, {"rollout": rows_bytes, "sync": sampler * (window.weights_bytes - copy_bytes)})
 
 
 def _weights_copy(problem: PlanningProblem, home: RolePlacement, homes: Sequence[RolePlacement]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import fsum
 
-from placements.step.schedule import Schedule, constraints, in_order
+from placements.step.schedule import Schedule, constraints, in_one, in_order
 
 ROUNDING = 1e-12  # share of all seconds below which a gain is rounding
 
@@ -60,13 +60,22 @@ def period(schedule: Schedule) -> Period:
     """Return the seconds from one step of a schedule to the next in steady state, and the critical cycle of tasks.
 
     Tasks that wait for each other form cycles, which may span several steps. A cycle takes the sum of its tasks'
-    seconds divided by the number of steps that it spans; the period is the largest of these. If the seconds of any task
-    are None, the result only names these tasks. Of equally long cycles, one of a single pool is preferred. Raises
-    ValueError, which names the tasks, if tasks of the same step wait for each other in a cycle.
+    seconds divided by the number of steps that it spans; the period is the largest of these. Where a task runs only in
+    some steps, it is the mean. If the seconds of any task are None, the result only names these tasks. Of equally long
+    cycles, one of a single pool is preferred. Raises ValueError, which names the tasks, if tasks of the same step wait
+    for each other in a cycle.
 
     Source: R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (period of a marked graph); E. L. Lawler,
     Combinatorial Optimization, 1976 (maximum cycle ratio by testing for positive cycles).
     """
+    repeated, steps, names = in_one(schedule)
+    if steps > 1:
+        longest = period(repeated)
+        cycle = tuple(dict.fromkeys(names[name] for name in longest.cycle))
+        unknown = tuple(dict.fromkeys(names[name] for name in longest.unknown))
+        return Period(
+            None if longest.seconds is None else longest.seconds / steps, cycle, steps * longest.tokens, unknown
+        )
     order = in_order(schedule)
     if schedule.unknown:
         return Period(None, unknown=schedule.unknown)
@@ -76,7 +85,7 @@ def period(schedule: Schedule) -> Period:
         incoming[place[wait.after]].append((place[wait.before], wait.delay))
     seconds = [task.seconds or 0.0 for task in order]
     longest = Period(0.0)
-    for pool in schedule.pools:
+    for pool in schedule.serial:
         load_s = schedule.load_s(pool) or 0.0
         if load_s > (longest.seconds or 0.0) or not longest.cycle:
             longest = Period(load_s, tuple(task.name for task in schedule.on(pool)), 1)

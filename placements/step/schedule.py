@@ -1,16 +1,17 @@
 """A step as a schedule: tasks on pools, and waits between them, repeated step after step.
 
-This is a marked graph: each task runs once a step, and each wait holds as many tokens as its delay. Not here: the
-seconds of a step (`period`), and when each task runs (`timeline`).
+This is a marked graph: each task runs once a step, and each wait holds as many tokens as its delay. If a sync of
+weights runs only in some steps, several steps together are one (`in_one`). Not here: the seconds of a step (`period`),
+and when each task runs (`timeline`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from math import fsum, inf
+from math import fsum, inf, lcm
 
 from flowgraph.cluster.plan import TaskKind
 from flowgraph.errors import PlanError, UnknownNameError
@@ -21,6 +22,7 @@ class ScheduledTask:
     """A task that runs once a step and then occupies all of its pools; a task without a pool occupies nothing.
 
     `seconds` is None where not known. The task works on rows of `shift` steps ago, so it skips the first `shift` steps.
+    From then on it runs in each step, or only in one of `every` steps.
     """
 
     name: str
@@ -28,11 +30,18 @@ class ScheduledTask:
     pools: tuple[str, ...]
     seconds: float | None
     shift: int = 0
+    every: int = 1
+
+    def runs_in(self, step: int) -> bool:
+        """Return whether the task runs in a step (from 0)."""
+        return step >= self.shift and (step - self.shift) % self.every == 0
 
 
 @dataclass(frozen=True)
 class TaskWait:
     """Step i of `after` starts once step i - delay of `before` has ended; steps before the first have ended.
+
+    There is nothing to wait for in a step in which `before` does not run.
 
     `turn` names the pool if the wait only keeps the order of tasks there; else `after` waits for data or weights.
     """
@@ -45,10 +54,11 @@ class TaskWait:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Tasks and waits. A pool runs one task at a time, in the order of `tasks`."""
+    """Tasks and waits. A pool runs one task at a time, in the order of `tasks`; those in `parallel` run several."""
 
     tasks: tuple[ScheduledTask, ...]
     waits: tuple[TaskWait, ...] = ()
+    parallel: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         names = set[str]()
@@ -69,6 +79,11 @@ class Schedule:
         """Return the names of the pools, in the order in which tasks first use them."""
         return tuple(dict.fromkeys(pool for task in self.tasks for pool in task.pools))
 
+    @property
+    def serial(self) -> list[str]:
+        """Return the names of the pools that run one task at a time."""
+        return [pool for pool in self.pools if pool not in self.parallel]
+
     @cached_property
     def by_name(self) -> Mapping[str, ScheduledTask]:
         """Return the tasks, keyed by name."""
@@ -84,9 +99,9 @@ class Schedule:
         return tuple(task for task in self.tasks if pool in task.pools)
 
     def load_s(self, pool: str) -> float | None:
-        """Return the busy seconds of a pool in one step; None if those of any of its tasks are unknown."""
+        """Return the mean busy seconds of a pool in a step; None if those of any of its tasks are unknown."""
         tasks = self.on(pool)
-        seconds = [task.seconds for task in tasks if task.seconds is not None]
+        seconds = [task.seconds / task.every for task in tasks if task.seconds is not None]
         return fsum(seconds) if len(seconds) == len(tasks) else None
 
 
@@ -96,7 +111,7 @@ def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:
     Of several waits between the same two tasks, only the one with the smallest delay is returned.
     """
     turns = list[TaskWait]()  # the order on each pool: a circle with one token
-    for pool in schedule.pools:
+    for pool in schedule.serial:
         names = [task.name for task in schedule.on(pool)]
         turns += [TaskWait(first, second, 0, pool) for first, second in pairwise(names)]
         turns.append(TaskWait(names[-1], names[0], 1, pool))
@@ -106,6 +121,40 @@ def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:
         if key not in strictest or wait.delay < strictest[key].delay:
             strictest[key] = wait
     return tuple(strictest.values())
+
+
+def in_one(schedule: Schedule) -> tuple[Schedule, int, Mapping[str, str]]:
+    """Return a schedule of which one step is as many steps of `schedule` as repeat, their number, and the tasks' names.
+
+    Each task of the result runs in each of its steps; the names map its tasks to those of `schedule`. Steps repeat
+    after the least common multiple of what `every` says.
+    """
+    steps = lcm(*(task.every for task in schedule.tasks))
+    if steps == 1:
+        return schedule, 1, {task.name: task.name for task in schedule.tasks}
+    first = max(task.shift for task in schedule.tasks)
+    names = {
+        (task.name, number): f"{task.name}, step {number}"
+        for number in range(steps)
+        for task in schedule.tasks
+        if task.runs_in(first + number)
+    }
+    tasks = tuple(
+        replace(schedule.by_name[name], name=numbered, shift=0, every=1) for (name, _), numbered in names.items()
+    )
+    waits = list[TaskWait]()
+    for wait in schedule.waits:
+        for number in range(steps):
+            earlier, place = divmod(number - wait.delay, steps)
+            if (wait.before, place) in names and (wait.after, number) in names:
+                waits.append(
+                    replace(wait, before=names[wait.before, place], after=names[wait.after, number], delay=-earlier)
+                )
+    return (
+        Schedule(tasks, tuple(waits), schedule.parallel),
+        steps,
+        {numbered: name for (name, _), numbered in names.items()},
+    )
 
 
 def in_order(schedule: Schedule) -> tuple[ScheduledTask, ...]:

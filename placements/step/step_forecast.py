@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import fsum
+from dataclasses import replace
+from math import fsum, lcm
 
 from flowgraph.cluster.plan import StepForecast, TaskOrder, TimedTask
 from flowgraph.language.graph import Node, reachable
+from flowgraph.lowering.program import HOST, Read, Run, Switch, Sync, Transfer
 from flowgraph.lowering.program import Home as ProgramHome
-from flowgraph.lowering.program import Read, Run, Switch, Sync, Transfer
 from flowgraph.lowering.program import Task as ProgramTask
 from placements.memory.footprint import total_bytes
 from placements.step.memory_forecast import footprint_of
-from placements.step.period import makespan, period
+from placements.step.period import Period, makespan, period
 from placements.step.role_costs import best_in_flight, offloaded_seconds, passing_seconds, sampling_seconds, streams
 from placements.step.role_placements import RolePlacement, in_order
 from placements.step.schedule import Schedule, ScheduledTask, TaskWait
-from placements.step.tasks import ProgramPlacement, StagedNode, StepOutline, outline, overlapped
+from placements.step.tasks import ProgramPlacement, StepOutline, outline
 from placements.time.collectives import network_bytes_per_s
 from placements.time.host_work import host_work_of
 from placements.time.in_flight import InFlight
@@ -40,31 +41,29 @@ DRIVER = "the driver"
 def step_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepForecast:
     """Return the forecast of a step of placed roles: the tasks of its program, their waits, and its period.
 
-    A step begins when the previous one has ended, unless the problem asks for steps that overlap. If the seconds of any
-    task are not known, the period is None.
+    A step begins when the previous one has ended, unless a role works ahead. If the seconds of any task are not known,
+    the period is None.
     """
     timed = _TimedStep(problem, homes)
-    step = timed.outline
+    step, seconds, every = timed.outline, timed.seconds(), timed.every()
     tasks = tuple(
         TimedTask(
             name=step.names[place],
             kind=step.kinds[place],
             role=step.roles[place],
             pools=step.pools[place],
-            parts=dict(seconds.parts),
-            shift=step.shifts[place] if step.shifts else 0,
+            parts=dict(seconds[place].parts),
+            shift=step.shifts[place] if step.ahead else 0,
+            every=every[place],
         )
-        for place, seconds in enumerate(timed.seconds())
+        for place in range(len(step.tasks))
     )
-    if step.shifts:
-        undriven = period(schedule_of(tasks, step.waits))
-    else:
-        undriven = makespan(step.names, step.before, [task.seconds for task in tasks])
+    undriven = period(schedule_of(tasks, step.waits)) if step.ahead else _alone(step, seconds, every)
     if undriven.seconds is None:
         return StepForecast(tasks=tasks, waits=step.waits, period_s=None)
     driver_s = problem.host.driver_share * undriven.seconds
     waits = step.waits_with(driver_s)
-    if not step.shifts:
+    if not step.ahead:
         return StepForecast(tasks=tasks, waits=waits, period_s=undriven.seconds + driver_s, cycle=undriven.cycle)
     driven = period(schedule_of(tasks, waits))
     cycle = tuple(name for name in driven.cycle if name != DRIVER)
@@ -74,11 +73,21 @@ def step_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepFor
 def period_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> float | None:
     """Return the seconds from one step to the next, as in `step_of` but without its tasks; None if not known."""
     timed = _TimedStep(problem, homes)
-    step = timed.outline
-    if step.shifts:
+    if timed.outline.ahead:
         return step_of(problem, homes).period_s
-    step_s = makespan(step.names, step.before, [seconds.total_s for seconds in timed.seconds()]).seconds
+    step_s = _alone(timed.outline, timed.seconds(), timed.every()).seconds
     return None if step_s is None else step_s + problem.host.driver_share * step_s
+
+
+def _alone(step: StepOutline, seconds: Sequence[Seconds], every: Sequence[int]) -> Period:
+    """Return the mean seconds of steps that do not overlap, and the critical path of one with all its syncs."""
+    spans = list[Period]()
+    for number in range(lcm(*every)):
+        runs = zip(seconds, every, strict=True)
+        totals = [0.0 if number % steps else task.total_s for task, steps in runs]
+        spans.append(makespan(step.names, step.before, totals))
+    known = [span.seconds for span in spans if span.seconds is not None]
+    return replace(spans[0], seconds=fsum(known) / len(known)) if len(known) == len(spans) else spans[0]
 
 
 def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepOutline:
@@ -94,25 +103,21 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
         model = copies.setdefault(home.role.param, [])
         model += [key] if key not in model else []
         sleeps, copy = home.running.sleeps, model.index(key)
-        placements.append(ProgramPlacement(home.role.name, home.pool, home.engine, copy, sleeps, home.lag))
+        late = {"lag": home.lag, "ahead": home.ahead}
+        placements.append(ProgramPlacement(home.role.name, home.pool, home.engine, copy, sleeps, **late))
     # If one engine trains a model and another generates with it, a run measures their mismatch.
     trained = {home.role.param: home.engine for home in homes if home.role.use == "train"}
     sampled = [home for home in homes if home.role.use == "sample"]
     mismatched = any(trained.get(home.role.param, home.engine) != home.engine for home in sampled)
     graph = problem.running if mismatched else problem.graph
-    if not problem.overlaps:
-        return outline(graph, tuple(placements))
-    staged = tuple(StagedNode(load.node, load.role.name, load.stage, load.phase == "update") for load in problem.loads)
-    return overlapped(graph, tuple(placements), staged, problem.lag)
+    return outline(graph, tuple(placements))
 
 
 def synced_every(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> int:
-    """Return the number of updates between two weight syncs, as far as staleness allows; 1 without syncs.
-
-    If the syncs of several models differ, this is the smallest number.
-    """
+    """Return the number of steps between two weight syncs; 1 without syncs."""
     timed = _TimedStep(problem, homes)
-    return min((timed.synced_every(task) for task in timed.outline.tasks if isinstance(task, Sync)), default=1)
+    synced = zip(timed.outline.tasks, timed.every(), strict=True)
+    return min((every for task, every in synced if isinstance(task, Sync)), default=1)
 
 
 def node_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> dict[str, Seconds]:
@@ -134,7 +139,6 @@ class _TimedStep:
         self.by_role = {home.role.name: home for home in homes}
         self._groups = {home.pool: home.group for home in homes}
         self._loads = {load.node: load for load in problem.loads}
-        self._ahead = max(self.outline.shifts, default=0)
         self._by_copy = dict[ProgramHome, list[RolePlacement]]()
         for role, copy in self.outline.homes.items():
             self._by_copy.setdefault(copy, []).extend([self.by_role[role]] if role in self.by_role else [])
@@ -158,8 +162,7 @@ class _TimedStep:
                 rate = self._bytes_per_s(source, target)
                 return host_work_of(self.problem).travel_seconds(value, parts, rate, host)
             case Sync(_, source, target):
-                sync = _sync_seconds(self.problem, self._by_copy[source][0], self._by_copy[target][0])
-                return sync.times(1 / self.synced_every(task))
+                return _sync_seconds(self.problem, self._by_copy[source][0], self._by_copy[target][0])
             case Switch(home, awake) if moves:
                 return _switch_seconds(self.problem, self._by_copy[home], awake=awake)
             case Switch():
@@ -185,12 +188,15 @@ class _TimedStep:
         streamed = home.role.use == "sample" and streams(self.problem, home.role)
         return work_of(self.problem, home, load, self._in_flight(home, load) if streamed else None)
 
-    def synced_every(self, sync: Sync) -> int:
-        left = max(1, sync.lag - self._ahead + 1)
-        homes = [home for home in self._by_copy[sync.target] if home.role.use == "sample"]
-        streamed = [home for home in homes if streams(self.problem, home.role)]
-        ways = (self._in_flight(home, load) for home in streamed for load in self.problem.loads_of(home.role))
-        return min((way.sync_every for way in ways), default=left)
+    def every(self) -> list[int]:
+        """Return the number of steps in which each task runs once; more than 1 for syncs of weights that lag."""
+        every = list[int]()
+        for task, copy in zip(self.outline.tasks, self.outline.copies, strict=True):
+            homes = self._by_copy[task.target] if isinstance(task, Sync) else []
+            streamed = [home for home in homes if home.role.use == "sample" and streams(self.problem, home.role)]
+            ways = (self._in_flight(home, load) for home in streamed for load in self.problem.loads_of(home.role))
+            every.append(min((way.sync_every for way in ways), default=1 if copy is None else copy.sync_every))
+        return every
 
     def _in_flight(self, home: RolePlacement, load: NodeWorkload) -> InFlight:
         problem, target = self.problem, next(copy for copy, homes in self._by_copy.items() if home in homes)
@@ -203,7 +209,9 @@ class _TimedStep:
         elsewhere = ((place, read) for place, read in placed if place.pool != home.pool)
         training_s = fsum(work_of(problem, place, read).total_s or 0.0 for place, read in elsewhere)
         settings = home.group, home.engine, home.layout, home.running
-        return best_in_flight(problem, *settings, load, ahead=self._ahead, sync_s=sync_s, training_s=training_s)
+        return best_in_flight(
+            problem, *settings, load, ahead=max(1, self.outline.depth), sync_s=sync_s, training_s=training_s
+        )
 
     def _bytes_per_s(self, source: str, target: str) -> float:
         """Return the bytes per second between two pools; with several machines, all rows cross the network."""
@@ -216,18 +224,25 @@ class _TimedStep:
 def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Schedule:
     """Return the timed tasks of a plan as a schedule to simulate.
 
-    The pause of the driver between steps becomes a task without a pool. Raises PlanError, UnknownNameError or
+    The pause of the driver between steps becomes a task without a pool. If steps overlap, the host works for several at
+    once, in processes of its own. Raises PlanError, UnknownNameError or
     ValueError for duplicate tasks, for waits of unknown tasks, and for negative or infinite seconds.
     """
-    scheduled = [ScheduledTask(task.name, task.kind, task.pools, task.seconds, shift=task.shift) for task in tasks]
+    scheduled = [
+        ScheduledTask(task.name, task.kind, task.pools, task.seconds, shift=task.shift, every=task.every)
+        for task in tasks
+    ]
     paused = [wait for wait in waits if wait.pause_s]
     direct = [TaskWait(wait.before, wait.after, wait.delay) for wait in waits if not wait.pause_s]
     if paused:
         scheduled.append(ScheduledTask(DRIVER, "host", (), max(wait.pause_s for wait in paused)))
-        direct += [TaskWait(name, DRIVER) for name in dict.fromkeys(wait.before for wait in paused)]
-        begins = dict.fromkeys((wait.after, wait.delay) for wait in paused)
-        direct += [TaskWait(DRIVER, name, delay) for name, delay in begins]
-    return Schedule(tuple(scheduled), tuple(direct))
+        # The pause of a step is one of the step before what comes after it.
+        direct += [
+            TaskWait(name, DRIVER, delay - 1) for name, delay in dict.fromkeys((w.before, w.delay) for w in paused)
+        ]
+        direct += [TaskWait(DRIVER, name, 1) for name in dict.fromkeys(wait.after for wait in paused)]
+    overlap = any(task.shift for task in tasks)
+    return Schedule(tuple(scheduled), tuple(direct), frozenset({HOST} if overlap else ()))
 
 
 def work_of(

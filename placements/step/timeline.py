@@ -98,9 +98,9 @@ def timeline_of(schedule: Schedule, *, steps: int = 1) -> Timeline:
     """Simulate the first `steps` steps of a schedule, and return when each task runs.
 
     Each task starts as early as its waits and its pools allow; a pool runs its tasks in their order. A task with a
-    `shift` skips that many steps, since its input does not exist yet. Raises ValueError if the seconds of a task are
-    not known, if `steps` is below 1, or if tasks of one step wait for each other in a circle. Source: (max,+) recursion
-    of a marked graph, F. Baccelli et al., Synchronization and Linearity, 1992, 2.5.
+    `shift` skips that many steps, since its input does not exist yet; then it may run only in some. Raises ValueError
+    if the seconds of a task are not known, if `steps` is below 1, or if tasks of one step wait for each other in a
+    circle. Source: (max,+) recursion of a marked graph, F. Baccelli et al., Synchronization and Linearity, 1992, 2.5.
     """
     order = in_order(schedule)
     if schedule.unknown:
@@ -113,10 +113,10 @@ def timeline_of(schedule: Schedule, *, steps: int = 1) -> Timeline:
     runs, last = dict[tuple[str, int], TaskRun](), dict[str, TaskRun]()  # by task and step; of each pool
     for step in range(steps):
         for task in order:
-            if step < task.shift:
+            if not task.runs_in(step):
                 continue
             waits = (runs.get((before, step - delay)) for before, delay in incoming[task.name])
-            turns = (last.get(pool) for pool in task.pools)
+            turns = (last.get(pool) for pool in task.pools if pool not in schedule.parallel)
             freed = max((run for run in (*waits, *turns) if run is not None), key=lambda run: run.end_s, default=None)
             start_s, freed_by = (0.0, None) if freed is None else (freed.end_s, (freed.task, freed.step))
             run = TaskRun(task.name, step, start_s, start_s + (task.seconds or 0.0), freed_by)

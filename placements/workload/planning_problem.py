@@ -204,13 +204,17 @@ class PlanningProblem:
         ]
         return min(bounds, default=0)
 
+    def updates_of(self, param: str) -> int:
+        """Return how many updates of a model a step makes."""
+        return sum(node.root is not None and node.root.name == param for node in self.running.nodes)
+
     def lag_of(self, role: Role) -> int:
         """Return how many updates old the weights of a role may be; 0 unless another role trains them."""
         return self.lag if role.name in self.synced else 0
 
     @property
     def overlaps(self) -> bool:
-        """Return whether steps overlap. A run overlaps them if a role of its plan works `ahead`, as with `--depth`."""
+        """Return whether steps may overlap. They do if a role of a plan works `ahead`: `placements.step.overlap`."""
         return bool(self.staleness)
 
     @property

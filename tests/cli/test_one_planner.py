@@ -63,7 +63,7 @@ def test_a_plan_of_one_flow_does_not_run_another_and_both_are_named(flowgraph: R
     ("options", "names", "option"),
     [
         (("--engine", "train=megatron"), "`megatron` for policy.train", "--engine"),
-        (("--staleness", "2", "--placement", "split"), "steps that overlap", "--staleness"),
+        (("--staleness", "2", "--placement", "split"), "weights that are older than the flow allows", "--staleness"),
     ],
 )
 def test_a_run_names_what_of_a_plan_is_only_modelled(

@@ -493,6 +493,16 @@ def test_what_models_and_devices_do_not_promise_is_noted(flowgraph: Run) -> None
         assert "a100-sxm-80g has no fp8 arithmetic" in noted
 
 
+def test_what_is_streamed_is_said_to_be_a_forecast_and_no_run_takes_it(flowgraph: Run) -> None:
+    said = flowgraph("plan", "decoupled_ppo", *SMALL, "--staleness", "2", "--streamed", "-o", "p.json")
+    assert said.code == 0
+    assert "--streamed is a forecast only" in said.err and "`run` refuses this plan" in said.err
+    refused = flowgraph("run", "--plan", "p.json")
+    assert (refused.code, refused.out) == (1, "")
+    assert "names responses that continue in the next step, which cannot be run here" in refused.err
+    assert "plan it without --streamed" in refused.err
+
+
 def test_a_staleness_of_a_flow_without_a_bound_is_noted_as_text_and_json(flowgraph: Run) -> None:
     said = flowgraph("plan", "grpo", *SMALL, "--staleness", "2", "--streamed", "--json")
     assert "grpo declares no staleness bound" in said.err

@@ -14,7 +14,7 @@ from flowgraph.app.planning.saved_plans import plan_again, prepare_again
 from flowgraph.app.request import Request, Say, Search, Target, option
 from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.errors import UsageError
-from placements import PlanRequest, report
+from placements import PlanRequest, forecast, report
 from placements import plan as search_plan
 
 
@@ -93,9 +93,12 @@ def _searched(
         later = (line for line in report.planner_notes(search.problem) if line not in prepared.notes)
         prepared = prepared.having(staleness=search.problem.staleness)
         prepared = replace(prepared, problem=search.problem, notes=(*prepared.notes, *later))
+    if target.overlap is not None or (prepared.problem.staleness or 0) <= prepared.problem.staleness_bound:
+        prepared = replace(prepared, assumed=prepared.assumed.model_copy(update={"staleness": None}))
     plan = search.best.plan(prepared.assumed, asked.pins)
     if target.overlap is not None:
         plan = with_overlap(plan, prepared.problem.graph, depth, every, f"plan of {plan.flow}")
+        plan = forecast(prepared.problem, plan)
     check_plan(plan, prepared.problem.graph, f"plan of {plan.flow}")
     return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 

@@ -174,7 +174,9 @@ def prepare_from(
     problem = _planning_problem(assumed, graph, sources, cluster or plan.cluster, where)
     lags = {placed.lag for placed in plan.placed if placed.role in problem.synced}
     sync_lag = min(lags, default=problem.lag)  # the file's own word, which a person may have lowered
-    staleness = None if problem.staleness is None else min(problem.staleness, sync_lag)
+    staleness = (
+        problem.staleness if not sync_lag else None if problem.staleness is None else min(problem.staleness, sync_lag)
+    )
     if any(placed.ahead for placed in plan.placed):
         staleness = sync_lag
     return PreparedProblem(

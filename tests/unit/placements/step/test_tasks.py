@@ -27,9 +27,10 @@ from nodes import (
     update,
 )
 from placements.hardware.engine_constants import HOST
+from placements.step.overlap import MOST_AHEAD, StagedNode, is_lawful, roles_ahead
 from placements.step.period import makespan, period
 from placements.step.step_forecast import DRIVER, schedule_of
-from placements.step.tasks import ProgramPlacement, StagedNode, StepOutline, outline, overlapped, shifts
+from placements.step.tasks import ProgramPlacement, StepOutline, outline
 from placements.step.timeline import timeline_of
 from placements.workload.lengths import LengthDistribution
 from placements.workload.node_workload import node_workloads
@@ -43,16 +44,23 @@ TIMES = {"policy.generate": 10.0, "ref.logprobs": 1.0, "policy.update": 6.0}
 
 
 def spots_of(
-    graph: Graph, pools: Mapping[str, str], *, sleeps: bool = False, lag: int = 0
+    graph: Graph, pools: Mapping[str, str], *, sleeps: bool = False, lag: int = 0, depth: int = MOST_AHEAD
 ) -> tuple[ProgramPlacement, ...]:
-    """Put each role on the pool that `pools` names, else "all"; what samples runs on an engine of its own."""
+    """Put each role on the pool that `pools` names, else "all"; what samples runs on an engine of its own.
+
+    With a lag, steps overlap up to `depth`, and syncs are as rare as what is left of it.
+    """
+    placed = {role.name: pools.get(role.name, "all") for role in roles(graph)}
+    ahead = roles_ahead(placed, staged_of(graph), min(lag, depth)) if lag else dict.fromkeys(placed, 0)
+    trained = {role.param for role in roles(graph) if role.use == "train"}
     return tuple(
         ProgramPlacement(
             role.name,
-            pools.get(role.name, "all"),
+            placed[role.name],
             "sglang" if role.use == "sample" else "fsdp",
             sleeps=sleeps,
-            lag=lag if role.use == "sample" else 0,
+            lag=lag if role.use == "sample" and role.param in trained else 0,
+            ahead=ahead[role.name],
         )
         for role in roles(graph)
     )
@@ -74,7 +82,8 @@ def step_of(
             kind=kind,
             pools=pools,
             parts={"all": sync_s if kind == "sync" else seconds.get(name, 0.0)},
-            shift=found.shifts[place] if found.shifts else 0,
+            shift=found.shifts[place] if found.ahead else 0,
+            every=copy.sync_every if (copy := found.copies[place]) is not None else 1,
         )
         for place, (name, kind, pools) in enumerate(zip(found.names, found.kinds, found.pools, strict=True))
     )
@@ -88,10 +97,12 @@ def alone_s(of: Of, pools: Mapping[str, str], sync_s: float = 0.0, driver_s: flo
     return step_of(outline(graph_of(of), spots_of(graph_of(of), pools)), TIMES, sync_s, driver_s).period_s
 
 
-def overlapped_s(of: Of, pools: Mapping[str, str], lag: int, sync_s: float = 0.0) -> float | None:
+def overlapped_s(
+    of: Of, pools: Mapping[str, str], lag: int, sync_s: float = 0.0, *, depth: int = MOST_AHEAD
+) -> float | None:
     """Return the period of steps that overlap as far as a lag lets them."""
     graph = graph_of(of)
-    return step_of(overlapped(graph, spots_of(graph, pools, lag=lag), staged_of(graph), lag), TIMES, sync_s).period_s
+    return step_of(outline(graph, spots_of(graph, pools, lag=lag, depth=depth)), TIMES, sync_s).period_s
 
 
 # ---------------------------------------------------------------------------------------- steps by themselves
@@ -199,9 +210,9 @@ def test_a_role_that_a_run_does_without_has_no_task_and_its_readers_wait_through
 # ---------------------------------------------------------------------------------------- steps that overlap
 
 
-def test_on_one_pool_a_step_is_the_sum_whatever_the_lag() -> None:
-    """Draw: all three take turns on one pool: 10 + 1 + 6 s, and the sync of 2 s."""
-    assert [overlapped_s(lagging, {}, lag, 2.0) for lag in (1, 2)] == [19.0, 19.0]
+def test_on_one_pool_a_step_is_the_sum_with_a_sync_in_each_step_or_in_some() -> None:
+    """Draw: all three take turns on one pool: 10 + 1 + 6 s, and the sync of 2 s in every step, or in every second."""
+    assert [overlapped_s(lagging, {}, lag, 2.0, depth=1) for lag in (1, 2)] == [19.0, 18.0]
 
 
 def test_on_two_pools_a_lag_of_one_brings_the_sum_down_to_the_longer_pool() -> None:
@@ -216,18 +227,18 @@ def test_on_two_pools_a_lag_of_one_brings_the_sum_down_to_the_longer_pool() -> N
 def test_a_reader_with_a_pool_of_its_own_works_beside_both_once_the_lag_is_two() -> None:
     """Draw: `draws` 10 s | `reads` 6 s | `all` 6 s.
 
-    With a lag of one two batches are under way, each for all 22 s. With two each pool has a batch of its own, and the
-    longest sets the pace.
+    With a lag of one two batches are under way, each for all 22 s. With two, three are, and the
+    longest pool sets the pace.
     """
     graph, pools = graph_of(lagging), TRAINED_ALONE | {"ref.infer": "reads"}
     times = TIMES | {"ref.logprobs": 6.0}
-    found = [overlapped(graph, spots_of(graph, pools, lag=lag), staged_of(graph), lag) for lag in (1, 2, 3)]
+    found = [outline(graph, spots_of(graph, pools, lag=lag)) for lag in (1, 2, 3)]
     assert [step_of(each, times).period_s for each in found] == [11.0, 10.0, 10.0]
 
 
 def test_no_task_runs_in_a_step_that_has_no_rows_for_it_yet() -> None:
     graph = graph_of(lagging)
-    step = step_of(overlapped(graph, spots_of(graph, TRAINED_ALONE), staged_of(graph), 1), TIMES)
+    step = step_of(outline(graph, spots_of(graph, TRAINED_ALONE, lag=1)), TIMES)
     assert {each.name: each.shift for each in step.tasks if each.name in TIMES} == {
         "policy.generate": 0,
         "ref.logprobs": 1,
@@ -240,12 +251,35 @@ def test_no_task_runs_in_a_step_that_has_no_rows_for_it_yet() -> None:
 
 
 @looped("lag", range(1, 6))
-def test_rows_are_trained_on_at_most_as_late_as_the_lag(lag: int) -> None:
+def test_what_only_reads_rows_is_as_far_ahead_as_sampling_unless_its_pool_also_trains(lag: int) -> None:
     graph = graph_of(lagging)
     for pools in ({}, TRAINED_ALONE, TRAINED_ALONE | {"ref.infer": "reads"}):
-        late = shifts(spots_of(graph, pools), staged_of(graph), lag)
-        assert late["policy.generate"] == 0
-        assert 1 <= late["policy.update"] <= min(lag, 2)
+        ahead = {each.role: each.ahead for each in spots_of(graph, pools, lag=lag)}
+        assert ahead["policy.train"] == 0
+        assert ahead["policy.sample"] == min(lag, MOST_AHEAD)
+        assert ahead["ref.infer"] == (ahead["policy.sample"] if "ref.infer" in pools else 0)
+
+
+def test_syncs_that_are_rarer_are_counted_once_for_all_their_steps() -> None:
+    """Draw: `draws` 10 s | `all` 7 s, and a sync of 3 s on both: 13 s, then 11.5, 11 and 10.75 s on average."""
+    periods = [overlapped_s(lagging, TRAINED_ALONE, lag, 3.0, depth=1) for lag in (1, 2, 3, 4)]
+    assert periods == pytest.approx([13.0, 11.5, 11.0, 10.75])
+
+
+def test_a_sync_runs_after_the_update_that_it_copies_and_then_once_in_its_steps() -> None:
+    graph = graph_of(lagging)
+    step = step_of(outline(graph, spots_of(graph, TRAINED_ALONE, lag=3, depth=1)), TIMES, 2.0)
+    simulated = timeline_of(schedule_of(step.tasks, step.waits), steps=9)
+    (sync,) = (each for each in step.tasks if each.kind == "sync")
+    assert (sync.shift, sync.every) == (4, 3)
+    assert [run.step for run in simulated.runs if run.task == sync.name] == [4, 7]
+    copied = simulated.by_job[sync.name, 4]
+    assert copied.start_s >= simulated.by_job["policy.update", 3].end_s
+    assert simulated.by_job["policy.update", 4].start_s >= copied.end_s
+    assert simulated.by_job["policy.generate", 4].start_s >= copied.end_s
+    assert step.period_s == pytest.approx(
+        (timeline_of(schedule_of(step.tasks, step.waits), steps=60).finish_s[-1] - simulated.finish_s[-1]) / 51
+    )
 
 
 @flow
@@ -282,23 +316,22 @@ def asked_again(rollout: Rollout, read: LogProbs) -> Prompts:
 def test_what_comes_before_drawing_is_as_far_ahead_as_that() -> None:
     """Draw: coach.generate → policy.generate → policy.update, which trains on rows of three rounds ago."""
     graph = graph_of(coached)
-    told = shifts(spots_of(graph, {"coach.sample": "coaches"}), staged_of(graph), 3)
-    assert told == {"coach.generate": 0, "policy.generate": 0, "policy.update": 1}
+    told = {each.role: each.ahead for each in spots_of(graph, {"coach.sample": "coaches"}, lag=3)}
+    assert told == {"coach.sample": 2, "policy.sample": 2, "policy.train": 0}
 
 
 def test_what_answers_a_trained_models_reading_goes_with_it() -> None:
     """Draw: policy.generate → policy.logprobs, in the pool that trains → ref.generate, in one of its own."""
     graph = graph_of(read_again)
-    told = shifts(spots_of(graph, {"policy.sample": "draws", "ref.sample": "answers"}), staged_of(graph), 3)
-    assert told["policy.generate"] == 0
-    assert told["policy.logprobs"] == told["ref.generate"] == told["policy.update"] == 1
+    told = {each.role: each.ahead for each in spots_of(graph, {"policy.sample": "a", "ref.sample": "b"}, lag=3)}
+    assert told == {"policy.sample": 2, "policy.train": 0, "ref.sample": 0}
 
 
 FLOWS: list[Of] = [*SHIPPED, lagging, two_agents, ppo_shaped, coached, read_again]
 
 
 def _on(step: StepForecast, names: Sequence[str]) -> list[float]:
-    return [sum(each.seconds or 0.0 for each in step.tasks if pool in each.pools) for pool in names]
+    return [sum((each.seconds or 0.0) / each.every for each in step.tasks if pool in each.pools) for pool in names]
 
 
 @given(st.data())
@@ -317,7 +350,10 @@ def test_any_flow_on_any_pools_has_a_period_between_its_longest_pool_and_its_sum
     assert sum(by_name[name] for name in path.cycle) == pytest.approx(told.period_s)
     syncs = any(isinstance(each, Sync) for each in alone.tasks)
     for lag in range(1, 4) if syncs else ():
-        step = step_of(overlapped(graph, spots, staged_of(graph), lag), seconds, 1.0)
+        found = outline(graph, spots_of(graph, pools, lag=lag))
+        if not is_lawful(found.program):
+            continue
+        step = step_of(found, seconds, 1.0)
         assert step.period_s is not None and told.period_s is not None
         assert max(_on(step, "abc")) <= step.period_s + 1e-9
         assert step.period_s <= sum(each.seconds or 0.0 for each in step.tasks) + 1e-9

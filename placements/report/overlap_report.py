@@ -1,0 +1,68 @@
+"""How the steps of a plan overlap, what that holds in memory, and why they do not where they may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import fsum
+
+from flowgraph.cluster.cluster import show_bytes
+from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.model.quantities import listed, many, show_s
+from placements.search.plan_builder import RankedPlan
+from placements.step.overlap import overlaps_of
+from placements.step.role_placements import RolePlacement, homes_of_plan
+from placements.step.step_forecast import step_of
+from placements.step.window import window_of
+from placements.workload.planning_problem import PlanningProblem
+
+MUCH_SHARE = 0.05  # of a step: a sync that takes more is a reason
+COMPARED = 5  # of the plans that were simulated, those whose steps are made to overlap
+
+
+def overlap_lines(problem: PlanningProblem, plan: Plan, ranked: Sequence[RankedPlan] = ()) -> Iterator[str]:
+    """Yield lines that say how far each role of a plan works ahead, how old its weights get, and what that holds.
+
+    If the problem allows steps to overlap and those of the plan do not, a line says why: it compares the plan with the
+    best of the `ranked` ones whose steps do.
+    """
+    homes = homes_of_plan(problem, plan)
+    ahead = [home for home in homes if home.ahead]
+    if ahead:
+        window, lags = window_of(problem, homes), list[str]()
+        for home in ahead:
+            lag = f" with weights at most {many(home.lag, 'update')} old" if home.lag else ""
+            lags.append(f"{home.role.name} {many(home.ahead, 'step')} ahead{lag}")
+        yield f"steps overlap: {', '.join(lags)}"
+        weights = f", and {many(window.copies, 'copy', 'copies')} of weights, {show_bytes(window.weights_bytes)}"
+        rows = f"rows of {window.batches} steps, up to {show_bytes(window.rows_bytes)}"
+        yield f"  held in host memory at once: {rows}{weights if window.copies else ''}"
+        used = max((home.lag for home in ahead), default=0)
+        if problem.staleness and used < problem.staleness and not problem.streamed:
+            yield f"  {many(problem.staleness, 'update')} may be used: more than {used} makes no step shorter"
+    elif problem.overlaps and problem.synced:
+        yield f"steps do not overlap: {why_alone(problem, homes, plan, ranked)}"
+
+
+def why_alone(
+    problem: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan, ranked: Sequence[RankedPlan]
+) -> str:
+    """Return why the steps of a plan do not overlap although its problem lets them, as text.
+
+    It compares the plan with the fastest overlap of the same placements and of the best of the `ranked` ones.
+    """
+    overlaps = list(overlaps_of(problem, homes))
+    for other in ranked[:COMPARED]:
+        overlaps += overlaps_of(problem, other.homes)
+    steps = [step for each in overlaps if (step := step_of(problem, each)).period_s is not None]
+    if not steps or plan.step is None or not plan.step.period_s:
+        why = "sampling has no devices of its own, rows of several steps do not fit, or a step makes more updates"
+        return f"{why} than {many(problem.lag, 'update')}"
+    fastest = min(steps, key=lambda step: step.period_s or 0.0)
+    period_s = fastest.period_s or 0.0
+    takes = f"it does not pay, since the fastest such step takes {show_s(period_s)}"
+    takes += f" ({period_s / plan.step.period_s - 1:+.0%})"
+    syncs = [(task.name, task.seconds / task.every) for task in fastest.tasks if task.kind == "sync" and task.seconds]
+    sync_s = fsum(seconds for _, seconds in syncs)
+    if sync_s > MUCH_SHARE * period_s:
+        return f"{takes}, of which {listed([name for name, _ in syncs])} is {show_s(sync_s)} in which both pools wait"
+    return f"{takes}, by {' → '.join(fastest.cycle)}"

@@ -1,0 +1,131 @@
+"""How far each role of a placement works ahead of training, within the staleness that a problem allows.
+
+A run overlaps steps if a role of its plan works `ahead`: `flowgraph.lowering.pipeline_steps`. Sampling may then be one
+step ahead of training; or two, if rows take long from one to the other. The rest of the staleness makes syncs of
+weights rarer. It needs a pool of its own. Not here: the tasks of such steps (`tasks`), and their seconds (`step_forecast`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from flowgraph.checks.overlap import check_ahead_reads, check_schedule, check_sleeping_copies
+from flowgraph.lowering.program import Program
+from placements.memory.footprint import room_bytes
+from placements.step.memory_forecast import forecasts_of
+from placements.step.role_placements import RolePlacement
+from placements.step.step_forecast import outline_of, period_of
+from placements.step.window import has_room_for_window
+from placements.workload.planning_problem import PlanningProblem
+
+MOST_AHEAD = 2
+SHORTER = 1e-6  # share of a step by which it is shorter, and not equal but for rounding
+
+
+@dataclass(frozen=True)
+class StagedNode:
+    """A node that runs a model, with its role, its stage in the step, and whether it updates weights."""
+
+    node: str
+    role: str
+    stage: int
+    updates: bool
+
+
+def with_overlap(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> list[RolePlacement]:
+    """Return placements with the lags and steps ahead that make the shortest step within a problem's staleness.
+
+    Of equally long steps, those with the least staleness are taken; where no overlap makes a step shorter, nothing
+    lags. Every overlap that is returned can be run, unless the flow allows less staleness than the problem. Without
+    staleness, placements stay as they are.
+    """
+    if not problem.overlaps:
+        return list(homes)
+    best = [replace(home, lag=0, ahead=0) for home in homes]
+    best_s = period_of(problem, best)
+    for candidate in overlaps_of(problem, homes):
+        if problem.kind == "cpu" and overflowing(problem, candidate) and not overflowing(problem, best):
+            continue
+        step_s = period_of(problem, candidate)
+        if step_s is None or best_s is None:
+            return candidate  # seconds are not known, and two pools at once are taken to be faster than one
+        if step_s < best_s * (1 - SHORTER):
+            best, best_s = candidate, step_s
+    return best
+
+
+def overflowing(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> bool:
+    """Return whether some pool needs more memory than a plan may fill."""
+    rooms = {home.pool: room_bytes(home.group.of.memory_bytes, home.group.of.kind) for home in homes}
+    forecasts = forecasts_of(problem, homes)
+    return any(each.worst is not None and each.worst.memory_bytes > rooms[each.pool] for each in forecasts)
+
+
+def overlaps_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Iterator[list[RolePlacement]]:
+    """Yield placements with each overlap of steps that keeps the laws of programs, the least staleness first.
+
+    For each depth, weights are synced in every step, or as rarely as the staleness allows. On a pool that also trains,
+    only host work would overlap, which is no reason for older weights; streamed rows gain from them there, too.
+    """
+    staged = [StagedNode(load.node, load.role.name, load.stage, load.phase == "update") for load in problem.loads]
+    trained = {copy_of(home): home.role.name for home in homes if home.role.use == "train"}
+    training = {home.pool for home in homes if home.role.use == "train"}
+    apart = [home for home in homes if home.role.name in problem.synced and copy_of(home) not in trained]
+    apart = [home for home in apart if home.pool not in training or problem.streamed]
+    updates = {home.role.param: problem.updates_of(home.role.param) for home in apart}
+    steps = min((problem.lag // count for count in updates.values()), default=0)
+    overlaps = list[tuple[int, int]]()
+    for depth in range(1, min(MOST_AHEAD, steps) + 1):
+        # What streamed rows do not use of the staleness makes their syncs rarer.
+        overlaps += [(depth, steps - depth + 1)] + [(depth, 1)] * (depth < steps and not problem.streamed)
+    tried = list[tuple[Mapping[str, int], int]]()
+    for depth, every in sorted(overlaps, key=sum):
+        ahead = roles_ahead({home.role.name: home.pool for home in homes}, staged, depth)
+        ahead |= {home.role.name: 0 for home in homes if home.role.name in problem.synced and home not in apart}
+        if (ahead, every) in tried or any(ahead[name] for name in trained.values()):
+            continue
+        tried.append((ahead, every))
+        candidate = [
+            replace(
+                home,
+                ahead=ahead[home.role.name],
+                lag=updates[home.role.param] * (ahead[home.role.name] + every - 1) if home in apart else 0,
+            )
+            for home in homes
+        ]
+        if has_room_for_window(problem, candidate) and is_lawful(outline_of(problem, candidate).program):
+            yield candidate
+
+
+def copy_of(home: RolePlacement) -> tuple[object, ...]:
+    """Return what roles that read the same copy of weights have in common."""
+    return home.role.param, home.pool, home.engine, home.layout
+
+
+@lru_cache(maxsize=256)
+def is_lawful(program: Program) -> bool:
+    """Return whether steps of a program overlap, and everything that they read is there and of the right version."""
+    laws = (check_ahead_reads, check_sleeping_copies, check_schedule)
+    return program.pipeline is not None and not any(fault for law in laws for fault in law(program))
+
+
+def roles_ahead(pools: Mapping[str, str], staged: Sequence[StagedNode], depth: int) -> dict[str, int]:
+    """Return how many steps ahead of its update each role works if sampling is `depth` steps ahead.
+
+    `pools` has the pool of each role. What comes before sampling is as far ahead as it. So is what only reads rows,
+    unless its pool also trains: there it would wait for rows while the update waits for it.
+    """
+    placed = [node for node in staged if node.role in pools]
+    sampling = [
+        node for node in placed if node.role.endswith(".sample") and node.role.replace(".sample", ".train") in pools
+    ]
+    last = max((node.stage for node in sampling), default=0)
+    before = {node.role for node in placed if node in sampling or (not node.updates and node.stage < last)}
+    trained = {pools[node.role] for node in placed if node.updates}
+    after = [node for node in placed if node not in sampling and (node.updates or node.stage >= last)]
+    # A node that reads the results of a trained model's forward pass stays in the step of that model.
+    first = min((node.stage for node in after if pools[node.role] in trained and not node.updates), default=len(staged))
+    late = {node.role for node in after if pools[node.role] in trained or node.stage > first}
+    return {role: depth if role in before or role not in late else 0 for role in pools}
