@@ -15,7 +15,7 @@ from flowgraph.language import Key, Measure
 from flowgraph.language.rows import take
 from flowgraph.language.values import Kind, Value
 from nodes.sampling import METRICS as OF_SAMPLING
-from nodes.sampling import MinP, Penalty, Stop, TopK, TopP, generate
+from nodes.sampling import MinP, Penalty, SamplingTemperature, Stop, TopK, TopP, generate
 from nodes.scoring import METRICS as OF_SCORING
 from nodes.scoring import Rule, score
 from nodes.values import LanguageModel, Prompts, Rollout, Scores
@@ -45,7 +45,7 @@ def refill(
     groups: Annotated[int, Field(ge=1)],
     rounds: Annotated[int, Field(ge=1)] = 3,
     n: Annotated[int, Field(ge=1)] = 8,
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
+    temperature: SamplingTemperature = 1.0,
     max_tokens: Annotated[int, Field(ge=1)] = 256,
     by: Rule = "data",
     format_score: float | None = None,
