@@ -36,7 +36,7 @@ HEAD = ("grader", "verl's", "answers", "equal", "differ, and why")
 
 @dataclass(frozen=True, eq=False)
 class ScorePair:
-    """One answer with our score and verl's; a text is what verl raised. `again`: they differed, and are second scores."""
+    """One answer with our score and verl's, which is a text if verl raised; `again` if these are second scores."""
 
     grader: Grader
     answer: ScoredText

@@ -18,6 +18,7 @@ from nodes.sampling import METRICS as OF_SAMPLING
 from nodes.sampling import MinP, Penalty, SamplingTemperature, Stop, TopK, TopP, generate
 from nodes.scoring import METRICS as OF_SCORING
 from nodes.scoring import Rule, score
+from nodes.scoring.remote_settings import Sandbox
 from nodes.values import LanguageModel, Prompts, Rollout, Scores
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def refill(
     on_error: float | Literal["fail"] = "fail",
     allow: tuple[str, ...] = (),
     confined: bool = False,
-    sandbox: str = "",
+    sandbox: Sandbox = "",
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     min_p: MinP = 0.0,

@@ -82,8 +82,8 @@ def checkpoint_saver(
 def save_weights(ready: PreparedRun, executor: Executor, target: Path) -> None:
     """Save the newest weights of each carried model in `target`/PARAM, in the form that transformers loads.
 
-    An existing folder `target` is replaced, but only after the new weights are complete in a folder next to it. It stays
-    as it is if no model is carried.
+    An existing folder `target` is replaced, but only after the new weights are complete in a folder next to it, and
+    only if a model is carried.
     """
     draft, graph = target.with_name(f"{target.name}.part"), ready.inputs.graph
     shutil.rmtree(draft, ignore_errors=True)
