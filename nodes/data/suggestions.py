@@ -35,10 +35,10 @@ def suggested(*data_sources: str) -> dict[str, object]:
     ({'generate.max_tokens': 4, 'refill.max_tokens': 4}, {})
     """
     lengths = [_suggestion(source).max_tokens for source in data_sources]
-    known = [length for length in lengths if length is not None]
-    if not known or len(known) < len(lengths):
+    longest = max((length or 0 for length in lengths), default=0)
+    if not lengths or None in lengths:
         return {}
-    return dict.fromkeys(("generate.max_tokens", "refill.max_tokens"), max(known))
+    return dict.fromkeys(("generate.max_tokens", "refill.max_tokens"), longest)
 
 
 def batch_for(*data_sources: str) -> int:

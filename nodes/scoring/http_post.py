@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
 KEY_WORDS = ("key", "token", "secret", "pass", "pwd", "auth", "cred", "sig", "code")
-LONGEST_OPEN = 20  # characters of a value in a query that is no key
+LONGEST_OPEN = 20  # characters of a value in a query that can be recorded
 JSON_HEADERS: Mapping[str, str] = {"Content-Type": "application/json", "Accept": "application/json"}
 
 

@@ -85,8 +85,8 @@ def groups_of_matches(pattern: str, text: str) -> list[str]:
     """
     import regex
 
-    found: list[str] = regex.compile(pattern).findall(text, concurrent=True, timeout=PATTERN_LIMIT_S)
-    return found
+    groups: list[str] = regex.compile(pattern).findall(text, concurrent=True, timeout=PATTERN_LIMIT_S)
+    return groups
 
 
 def rising(scale: tuple[float, float]) -> tuple[float, float]:
