@@ -91,9 +91,10 @@ def generate(
 ) -> Rollout:
     """Sample `n` responses to each prompt; at temperature 0 the most likely token is taken.
 
-    The rollout has B = prompts × n rows; the samples of a prompt are next to each other. A response has at most
-    `max_tokens` tokens. It ends with an end token of the model, unless `ignore_eos`, with a token id in `stop`, or with
-    the token that completes a text in `stop`.
+    Any other temperature is at least 0.01: gradients are divided by it, and vLLM samples no colder. The rollout has B =
+    prompts × n rows; the samples of a prompt are next to each other. A response has at most `max_tokens` tokens. It
+    ends with an end token of the model, unless `ignore_eos`, with a token id in `stop`, or with the token that
+    completes a text in `stop`.
 
     Tokens are drawn from the `top_k` likeliest (0: all), then from the likeliest of these whose probabilities reach
     `top_p`, then from those at least `min_p` times as likely as the likeliest. Before the temperature,
