@@ -15,9 +15,10 @@ from flowgraph.language import Key, Measure
 from flowgraph.language.rows import take
 from flowgraph.language.values import Kind, Value
 from nodes.sampling import METRICS as OF_SAMPLING
-from nodes.sampling import MinP, Penalty, Stop, TopK, TopP, generate
+from nodes.sampling import MinP, Penalty, SamplingTemperature, Stop, TopK, TopP, generate
 from nodes.scoring import METRICS as OF_SCORING
 from nodes.scoring import Rule, score
+from nodes.scoring.remote_settings import Sandbox
 from nodes.values import LanguageModel, Prompts, Rollout, Scores
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def refill(
     groups: Annotated[int, Field(ge=1)],
     rounds: Annotated[int, Field(ge=1)] = 3,
     n: Annotated[int, Field(ge=1)] = 8,
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
+    temperature: SamplingTemperature = 1.0,
     max_tokens: Annotated[int, Field(ge=1)] = 256,
     by: Rule = "data",
     format_score: float | None = None,
@@ -55,7 +56,7 @@ def refill(
     on_error: float | Literal["fail"] = "fail",
     allow: tuple[str, ...] = (),
     confined: bool = False,
-    sandbox: str = "",
+    sandbox: Sandbox = "",
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     min_p: MinP = 0.0,

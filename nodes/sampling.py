@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from flowgraph import Metric, node
 from flowgraph.language import Key, Measure
 from flowgraph.language.handle import (
+    COLDEST,
     WHOLE_VOCABULARY,
     Completion,
     SampleRequest,
@@ -35,10 +36,21 @@ METRICS = (
 )
 
 
+LARGEST_TOKEN = 2**31 - 1  # token ids are stored as int32
 TopK = Annotated[int, Field(ge=0)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 MinP = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(gt=0, le=2)]
+
+
+def _not_too_cold(temperature: float) -> float:
+    if 0 < temperature < COLDEST:
+        why = "gradients are divided by it, and vLLM samples no colder"
+        raise ValueError(f"should be 0, which is greedy, or at least {COLDEST}: {why}")
+    return temperature
+
+
+SamplingTemperature = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_not_too_cold)]
 
 
 def _stops(stop: object) -> object:
@@ -49,8 +61,8 @@ def _stops(stop: object) -> object:
     for text in stops:
         if isinstance(text, bool) or not isinstance(text, str | int):
             raise ValueError("should be texts and token ids")
-        if isinstance(text, int) and text < 0:
-            raise ValueError("should have token ids greater than or equal to 0")
+        if isinstance(text, int) and not 0 <= text <= LARGEST_TOKEN:
+            raise ValueError(f"should have token ids from 0 to {LARGEST_TOKEN}")
         if isinstance(text, str) and not 1 <= len(text) <= 1000:
             raise ValueError("should have texts of 1 to 1000 characters")
         if isinstance(text, str) and "\ufffd" in text:
@@ -67,7 +79,7 @@ def generate(
     prompts: Prompts,
     *,
     n: Annotated[int, Field(ge=1)] = 1,
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
+    temperature: SamplingTemperature = 1.0,
     max_tokens: Annotated[int, Field(ge=1)] = 256,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
@@ -79,9 +91,10 @@ def generate(
 ) -> Rollout:
     """Sample `n` responses to each prompt; at temperature 0 the most likely token is taken.
 
-    The rollout has B = prompts × n rows; the samples of a prompt are next to each other. A response has at most
-    `max_tokens` tokens. It ends with an end token of the model, unless `ignore_eos`, with a token id in `stop`, or with
-    the token that completes a text in `stop`.
+    Any other temperature is at least 0.01: gradients are divided by it, and vLLM samples no colder. The rollout has B =
+    prompts × n rows; the samples of a prompt are next to each other. A response has at most `max_tokens` tokens. It
+    ends with an end token of the model, unless `ignore_eos`, with a token id in `stop`, or with the token that
+    completes a text in `stop`.
 
     Tokens are drawn from the `top_k` likeliest (0: all), then from the likeliest of these whose probabilities reach
     `top_p`, then from those at least `min_p` times as likely as the likeliest. Before the temperature,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -23,6 +24,16 @@ def nearest(name: str, names: Iterable[str]) -> str:
         return f"did you mean `{close[0]}`?"
     total = f" … ({len(choices)} in all)" if len(choices) > 12 else ""
     return f"known: {', '.join(choices[:12])}{total}" if choices else ""
+
+
+def without_keys(text: str) -> str:
+    """Return a text in which the names, passwords and queries of URLs are replaced by `***`.
+
+    >>> without_keys("url='http://me:key@a.org/v1?token=7': no"), without_keys("a.org?")
+    ("url='http://***@a.org/v1?***': no", 'a.org?')
+    """
+    text = re.sub(r"(\w://)[^\s/?#'\"]*@", r"\1***@", text)
+    return re.sub(r"(\w://[^\s?#'\"]*\?)[^\s#'\"]+", r"\1***", text)
 
 
 def with_article(word: str) -> str:

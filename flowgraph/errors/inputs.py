@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from flowgraph.errors.base import FlowError, nearest
+from flowgraph.errors.base import FlowError, nearest, without_keys
 from flowgraph.errors.exit_codes import ExitCode
 
 
@@ -382,7 +382,9 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def bad_sandbox(cls, url: str, why: str) -> RuleError:
         """Return the error for a text that is not the URL of a remote sandbox."""
-        return cls(f"`{url}` is not the URL of a sandbox: {why}", hint="e.g. http://localhost:8080/run_code")
+        return cls(
+            f"`{without_keys(url)}` is not the URL of a sandbox: {why}", hint="e.g. http://localhost:8080/run_code"
+        )
 
     @classmethod
     def for_a_model(cls, row: str, hint: str = "") -> RuleError:
@@ -408,7 +410,7 @@ class RuleError(FlowError, RuntimeError):
     def no_key(cls, variable: str) -> RuleError:
         """Return the error for an environment variable that holds no key of a server, or one that cannot be sent."""
         what = f"the environment variable {variable} holds no key that can be sent to a server"
-        return cls(what, hint="set it where the run is started, or correct api_key_env=")
+        return cls(what, hint="set it where the run is started, or correct api_key_env= or url=")
 
     @classmethod
     def unscored(cls, url: str, why: str, *, notes: Sequence[str]) -> RuleError:

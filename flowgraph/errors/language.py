@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
-from flowgraph.errors.base import FlowError, nearest, with_article
+from flowgraph.errors.base import FlowError, nearest, with_article, without_keys
 
 
 class FlowTypeError(FlowError, TypeError):
@@ -73,7 +73,7 @@ class SettingError(FlowError, ValueError):
     @classmethod
     def refused(cls, where: str, setting: str, value: object, why: str) -> SettingError:
         """Return the error for a value that a setting refuses, with the reason."""
-        return cls(f"{setting}={_short_repr(value)}: {why}", where=where)
+        return cls(f"{setting}={without_keys(_short_repr(value))}: {why}", where=where)
 
     @classmethod
     def no_owner(cls, name: str, names: Iterable[str]) -> SettingError:

@@ -87,6 +87,10 @@ class TokenStats:
     score: Tensor | None = None
 
 
+COLDEST = 0.01
+"""The lowest temperature that is not greedy: vLLM samples no colder, and gradients are divided by the temperature."""
+
+
 @dataclass(frozen=True)
 class SampleRequest:
     """A request for one sample: the context that it continues, and the key of its random numbers.

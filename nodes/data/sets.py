@@ -151,7 +151,6 @@ def load(
     several, mapped = len(loaded) > 1, bool(columns)
     train, test = _joined(trains, mapped or several), _joined(tests, mapped or several or len(tests) > 1)
     assert train is not None, "a set has rows to train on"
-    digests = "\n".join(table_digest(table) for table in (train, test) if table is not None)
     counts = [table.num_rows for _, table in trains]
     weights = shares([weight for _, weight in weighted], counts)
     sets = map(SetRows, [name for name, _ in trains], counts, weights)
@@ -160,7 +159,7 @@ def load(
         train=train,
         held_out=test,
         origin=", ".join(part.origin for part in loaded),
-        digest=hashlib.sha256(digests.encode()).hexdigest(),
+        digest=_digest(train, test),
         files=tuple(dict.fromkeys(files)),
         sets=tuple(sets) if several else (),
         checks=tuple(SetRows(name, table.num_rows) for name, table in tests) if len(tests) > 1 else (),
@@ -191,7 +190,7 @@ def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
 
 
 def kept(data: DataSet, keep: Callable[[str, Table], tuple[Table, Sequence[bool]]]) -> DataSet:
-    """Return a data set with only the rows that `keep` returns; its digest stays that of the original.
+    """Return a data set with only the rows that `keep` returns; its digest is that of these rows.
 
     `keep` is called with "train" or "held-out" and the table of that part. It returns the remaining rows, and whether
     each row remains.
@@ -201,7 +200,19 @@ def kept(data: DataSet, keep: Callable[[str, Table], tuple[Table, Sequence[bool]
     if held_out is not None:
         held_out, of_checks = keep("held-out", held_out)
         checks = _counted(checks, of_checks)
-    return replace(data, train=train, held_out=held_out, sets=_counted(data.sets, stays), checks=checks)
+    return replace(
+        data,
+        train=train,
+        held_out=held_out,
+        digest=_digest(train, held_out),
+        sets=_counted(data.sets, stays),
+        checks=checks,
+    )
+
+
+def _digest(train: Table, held_out: Table | None) -> str:
+    digests = "\n".join(table_digest(table) for table in (train, held_out) if table is not None)
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def _counted(sets: Sequence[SetRows], stays: Sequence[bool]) -> tuple[SetRows, ...]:

@@ -27,7 +27,7 @@ def _suggestion(data_source: str) -> DataSuggestion:
 
 
 def suggested(*data_sources: str) -> dict[str, object]:
-    """Return the suggested `max_tokens` for data sources, keyed by "op.setting"; {} if any source is unknown.
+    """Return the suggested `max_tokens` for data sources, keyed by "op.setting"; {} for none, or if one is unknown.
 
     Of several suggestions the largest counts. A source is found by its name, or by the part before its slash.
 
@@ -36,13 +36,15 @@ def suggested(*data_sources: str) -> dict[str, object]:
     """
     lengths = [_suggestion(source).max_tokens for source in data_sources]
     longest = max((length or 0 for length in lengths), default=0)
-    return {} if None in lengths else dict.fromkeys(("generate.max_tokens", "refill.max_tokens"), longest)
+    if not lengths or None in lengths:
+        return {}
+    return dict.fromkeys(("generate.max_tokens", "refill.max_tokens"), longest)
 
 
 def batch_for(*data_sources: str) -> int:
-    """Return the suggested number of prompts in a step: the largest of one or more sources; 16 for an unknown one.
+    """Return the suggested number of prompts in a step: the largest of the sources; 16 for an unknown one, or for none.
 
     >>> batch_for("addition"), batch_for("my own")
     (8, 16)
     """
-    return max(_suggestion(source).batch for source in data_sources)
+    return max((_suggestion(source).batch for source in data_sources), default=UNKNOWN.batch)

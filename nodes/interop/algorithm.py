@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from flowgraph.language.graph import Graph, Node, carried_from
+from nodes.scoring.remote import SERVED
 
 SURROGATES = (
     *("clipped", "policy_gradient", "cispo_loss", "dppo_loss", "gspo_loss", "gmpo_loss", "sapo_loss"),
@@ -21,6 +22,12 @@ ADVANTAGES = (
     *("greedy_baseline", "discounted_returns", "optimal_token_baseline"),
 )
 SCORES = ("score", "reward", "judged")
+SCORERS: Mapping[str, str] = {
+    "judged": "by a judge",
+    **dict.fromkeys(SERVED, "by a server"),
+    "process_rewards": "by a process reward model",
+}
+"""Ops that score neither by a rule nor by a reward model of responses, and how."""
 CHOICES = ("high_covariance", "top_covariance")
 _ARITHMETIC = "flowgraph.language.arithmetic"
 REPORTS = frozenset({"mismatch", "evaluate", "evaluate_at_k", "accuracy", "pass_at_k"})  # change nothing that is learnt
@@ -68,14 +75,17 @@ class Surrogate:
 
 @dataclass(frozen=True)
 class ScoreTerm:
-    """A score from which the advantages are computed: its node, its rule ("" if a model scores), and its weight."""
+    """A score from which the advantages are computed: its node, its rule, and its weight.
+
+    The rule is "" for a reward model, and the op for one of `SCORERS`.
+    """
 
     node: str
     rule: str
     weight: float
 
     def __str__(self) -> str:
-        by = f" by the rule `{self.rule}`" if self.rule else ""
+        by = f" {SCORERS.get(self.rule, f'by the rule `{self.rule}`')}" if self.rule else ""
         return f"{self.weight:g} × `{self.node}`{by}"
 
 
@@ -132,7 +142,7 @@ class Algorithm:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Return the distinct rules of the scores, in order; empty if only models score."""
+        """Return the distinct rules of the scores, in order; empty if only reward models score."""
         return tuple(dict.fromkeys(score.rule for score in self.scores if score.rule))
 
     @property
@@ -308,7 +318,7 @@ class _AlgorithmReader:
                 baselines = (source for port, source in reads if port.other_rows and isinstance(source, Node))
                 scores = (source for source in baselines if source.op.kind == "score")
                 self.seen.update(score for score in scores if settings_of(score) == settings_of(node))
-                by = settings_of(node).get("by", "" if node.op.name in ("reward", "judged") else node.op.name)
+                by = settings_of(node).get("by", "" if node.op.name == "reward" else node.op.name)
                 rule = by if isinstance(by, str) else str(getattr(by, "__name__", "data"))
                 yield ScoreTerm(node.name, rule, weight)
             elif node.op.kind != "generate":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodes.interop.algorithm import aggregation_text
+from nodes.interop.algorithm import SCORERS, aggregation_text
 from nodes.interop.export_spec import ExportDevices, ExportSpec, RoleName, max_tokens
+from nodes.scoring.remote import SERVED
 
 
 def note_shared_limits(spec: ExportSpec) -> None:
     """Add a note to `spec` for each thing in a plan that no system can express, such as a node without a key."""
-    for text in _of_the_flow(spec):
+    for text in (*_of_scores(spec), *_of_lengths(spec)):
         spec.note(text)
     algorithm = spec.algorithm
     truncates = {"verl": algorithm.top_p < 1 or algorithm.top_k > 0, "openrlhf": algorithm.top_p < 1}
@@ -95,7 +96,7 @@ def kl_estimator(spec: ExportSpec) -> str:
     return kl.estimator
 
 
-def _of_the_flow(spec: ExportSpec) -> Iterator[str]:
+def _of_scores(spec: ExportSpec) -> Iterator[str]:
     algorithm = spec.algorithm
     if algorithm.unsaid:
         yield f"nodes without a key are left out: {', '.join(f'`{name}`' for name in algorithm.unsaid)}"
@@ -103,6 +104,13 @@ def _of_the_flow(spec: ExportSpec) -> Iterator[str]:
         yield f"no key names a model like `{param}`; it is left out"
     if "judge" in spec.parts:
         yield f"no key names a model that judges: serve `{spec.parts['judge']}`, and call it from the reward function"
+    if "process" in spec.parts:
+        yield (
+            f"no key names a model that rewards tokens, and {spec.name} rewards a response at its last token: "
+            f"`{spec.parts['process']}` is left out, and the reward function has to return one number for its rewards"
+        )
+    for node in (score.node for score in algorithm.scores if score.rule in SERVED):
+        yield f"no key names a server that scores: the reward function has to ask that of `{node}`"
     scores = ", ".join(map(str, algorithm.scores))
     if algorithm.estimator == "gdpo" and spec.system == "verl":
         names = " and ".join(f"`{name}`" for name in algorithm.components)
@@ -113,14 +121,17 @@ def _of_the_flow(spec: ExportSpec) -> Iterator[str]:
         yield (
             f"{spec.name} has one reward, the flow {len(algorithm.scores)}: the reward function has to add up {scores}"
         )
-    elif algorithm.own_reward:
+    elif algorithm.own_reward and algorithm.rules[0] not in SCORERS:
         yield f"the rule `{algorithm.rules[0]}` is ours: REWARD_FILE must be a file with one in the system's form"
+
+
+def _of_lengths(spec: ExportSpec) -> Iterator[str]:
     prompt, response = spec.assumed.prompt_tokens, spec.assumed.response_tokens
     if spec.longest is None and max_tokens(prompt) is None:
         yield f"`{prompt}` does not say how long a prompt may be: {spec.prompt_tokens} tokens are assumed"
     elif "=" in prompt and "max=" not in prompt:
         yield f"`{prompt}` has no maximum for a prompt: {spec.prompt_tokens} tokens are assumed"
-    tokens = algorithm.max_tokens
+    tokens = spec.algorithm.max_tokens
     if spec.longest is None and response and max_tokens(response) is None:
         yield f"`{response}` does not say how long a response may be: {tokens} tokens are assumed"
     if tokens != spec.flow_max_tokens:

@@ -18,7 +18,7 @@ from flowgraph.language.graph import Graph
 from nodes.interop.algorithm import Algorithm, read_algorithm
 from nodes.interop.keys import NAMES, System
 
-Part = Literal["policy", "critic", "reference", "reward", "judge"]
+Part = Literal["policy", "critic", "reference", "reward", "judge", "process"]
 RoleName = Literal["policy", "sampler", "critic", "reference", "reward"]
 ROLES: Mapping[RoleName, tuple[Part, Use]] = {
     "policy": ("policy", "train"),
@@ -227,13 +227,17 @@ def export_spec(
 
 def _parts(graph: Graph) -> dict[Part, str]:
     kinds = {node.name: node.op.kind for node in graph.all_nodes}
-    judged = {node.name for node in graph.all_nodes if node.op.name == "judged"}
+    judged, of_tokens = (
+        {node.name for node in graph.all_nodes if node.op.name == op} for op in ("judged", "process_rewards")
+    )
     trained, sampled = ({role.param for role in roles(graph) if role.use == use} for use in ("train", "sample"))
     parts = dict[Part, str]()
     for role in roles(graph):
         part: Part = "reference"
         if role.param in trained:
             part = "policy" if role.param in sampled else "critic"
+        elif any(name in of_tokens for name in role.nodes):
+            part = "process"
         elif any(kinds[name] == "score" for name in role.nodes):
             part = "reward"
         elif any(name in judged for name in role.nodes):

@@ -36,7 +36,8 @@ def unwritten_settings(graph: Graph, unsaid: tuple[str, ...], write: Callable[[G
                 changed = _with_other_values(graph, node, name, write)
                 (lost if all(variant == text for variant in changed) else written).append((node, name))
     values = ((node, name, getattr(node.settings, name)) for node, name in lost if not _is_shared(node, name, written))
-    return tuple(f"{node.name}.{name}={getattr(value, '__name__', value)}" for node, name, value in values)
+    texts = ((node, name, str(getattr(value, "__name__", value))) for node, name, value in values)
+    return tuple(f"{node.name}.{name}={text if text.isprintable() else repr(text)}" for node, name, text in texts)
 
 
 def _with_other_values(graph: Graph, owner: Node, name: str, write: Callable[[Graph], str]) -> Iterator[str]:

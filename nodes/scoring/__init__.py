@@ -15,6 +15,7 @@ from flowgraph.errors import RuleError
 from flowgraph.language import Measure, Parts
 from nodes.scoring.grader_messages import name_of
 from nodes.scoring.graders import Extras, Graders
+from nodes.scoring.remote_settings import Sandbox
 from nodes.scoring.rules import is_for_a_model, reference_of, resolve, rule_for
 from nodes.values import Rollout, Scores
 
@@ -53,7 +54,7 @@ def score(
     on_error: float | Literal["fail"] = "fail",
     allow: tuple[str, ...] = (),
     confined: bool = False,
-    sandbox: str = "",
+    sandbox: Sandbox = "",
 ) -> Scores:
     """Return the score of each response by a rule: [B].
 

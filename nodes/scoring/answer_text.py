@@ -86,13 +86,16 @@ def last_boxed_of_math(text: str) -> str | None:
 def decimal(text: str) -> Decimal | None:
     """Return the value of a number that may have commas, a `$` and a final full stop; None for other text.
 
-    >>> decimal("$1,000.50."), decimal("1.2.3")
-    (Decimal('1000.50'), None)
+    "Infinity" and "NaN" are other text.
+
+    >>> decimal("$1,000.50."), decimal("1.2.3"), decimal("NaN")
+    (Decimal('1000.50'), None, None)
     """
     try:
-        return Decimal(text.replace(",", "").replace("$", "").strip().rstrip("."))
+        number = Decimal(text.replace(",", "").replace("$", "").strip().rstrip("."))
     except InvalidOperation:
         return None
+    return number if number.is_finite() else None
 
 
 _OF_MATH = (

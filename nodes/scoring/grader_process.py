@@ -89,8 +89,8 @@ def as_scored(value: object, *, batched: bool = False) -> dict[str, object]:
     """Return a rule's result as a message: `score`, whether it is `unreadable`, and `extras` if there are any.
 
     The result may be a number, a scalar of an array library, or a dict with a `score`, as in verl. If `batched`, it is
-    a list of one such result. Raises Failure for any other result, a score that is not finite, and extras that
-    `extras_of` refuses.
+    a list of one such result. Raises Failure for any other result, a score that is not finite, extras that
+    `extras_of` refuses, and a result whose own methods raise.
 
     >>> as_scored(True), as_scored({"score": 1, "acc": True})
     ({'score': 1.0, 'unreadable': False}, {'score': 1.0, 'unreadable': False, 'extras': {'acc': 1.0}})
@@ -99,12 +99,14 @@ def as_scored(value: object, *, batched: bool = False) -> dict[str, object]:
     try:
         value = forms.single(value) if batched else value
         extras = forms.extras_of(value) if isinstance(value, dict) else {}
-    except ValueError as error:
+        number = cast("dict[str, object]", value).get("score") if isinstance(value, dict) else value
+        score, unreadable = forms.finite(number), getattr(number, "unreadable", False) is True
+    except forms.NotAScore as error:
         raise Failure("bad_value", value=f"{described(value)}, {error}") from None
-    number = cast("dict[str, object]", value).get("score") if isinstance(value, dict) else value
-    if (score := forms.finite(number)) is None:
+    except BaseException as error:  # noqa: BLE001 - methods of a class of the user's, such as `items`
+        raise Failure("bad_value", value=f"{described(value)}, which cannot be read: {message(error)}") from None
+    if score is None:
         raise Failure("bad_value", value=described(value))
-    unreadable = getattr(number, "unreadable", False) is True
     judged: dict[str, object] = {"score": score, "unreadable": unreadable}
     return judged | ({"extras": extras} if extras else {})
 
@@ -117,7 +119,7 @@ def described(value: object) -> str:
     """
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a user's own __repr__
+    except BaseException:  # noqa: BLE001 - a user's own __repr__
         text = "a value without a repr"
     return text if value is None else f"{shortened(text, 80)} ({type(value).__name__})"
 

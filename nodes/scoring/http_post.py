@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import re
 import socket
 import threading
@@ -12,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
+KEY_WORDS = ("key", "token", "secret", "pass", "pwd", "auth", "cred", "sig", "code")
+LONGEST_OPEN = 20  # characters of a value in a query that can be recorded
 JSON_HEADERS: Mapping[str, str] = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
@@ -41,6 +44,48 @@ def split_url(url: str) -> SplitResult:
     if re.search(r"[^\x21-\x7e]", url) or port == 0:
         raise ValueError("it holds a space, a control character or a letter beyond ASCII, or the port 0")
     return parts
+
+
+def variable_in(value: str) -> str:
+    """Return the name of the environment variable in braces that a value of a query is; "" if it is another text.
+
+    >>> variable_in("{JUDGE_KEY}"), variable_in("2024-10-21")
+    ('JUDGE_KEY', '')
+    """
+    named = re.fullmatch(r"\{([A-Za-z_]\w{0,99})\}", value, re.ASCII)
+    return named[1] if named else ""
+
+
+def key_in_query(parts: SplitResult) -> str:
+    """Return the name of the first part of a URL's query that holds a key; "" if there is none.
+
+    A part holds a key if its name contains a word such as `key` or `token`, or if its value has over 20 characters,
+    unless the value is an environment variable in braces.
+
+    >>> key_in_query(split_url("http://a.org/v1?version=1&api_key=x7")), key_in_query(split_url("http://a.org?key={KEY}"))
+    ('api_key', '')
+    """
+    for part in parts.query.split("&"):
+        name, equals, value = part.partition("=")
+        named = any(word in name.lower() for word in KEY_WORDS) and value
+        if (named or len(value if equals else name) > LONGEST_OPEN) and not variable_in(value):
+            return name if equals else "a part without a name"
+    return ""
+
+
+class _BoundedReads(io.BufferedReader):
+    """The file of an answer; reading to its end at once is refused: http.client does so for a chunk of length -1."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            raise ValueError("a chunk of a negative length")
+        return super().read(size)
+
+
+class _BoundedResponse(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, debuglevel: int = 0, method: str | None = None) -> None:
+        super().__init__(sock, debuglevel, method)
+        self.fp = _BoundedReads(self.fp.detach())
 
 
 @dataclass(eq=False)
@@ -103,6 +148,7 @@ def post_json(
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     # Without a port, http.client would take the end of an IPv6 address for one.
     connection = kind(parts.hostname or "", parts.port or kind.default_port, timeout=limit_s)
+    connection.response_class = _BoundedResponse
     under_way = under_way or OpenRequests()
     under_way.add(connection, limit_s)
     try:

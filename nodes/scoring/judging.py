@@ -13,6 +13,7 @@ from flowgraph.errors import RuleError, nearest
 from flowgraph.language import Key, Measure, Parts
 from flowgraph.language.handle import ResponseRows, SampleRequest, Tokenizer, gather
 from nodes.likelihood import READ
+from nodes.sampling import SamplingTemperature
 from nodes.scoring import OF_SCORES, measures_of
 from nodes.values import Judge, ProcessRewardModel, Responses, RewardModel, Rewards, Rollout, Scores
 
@@ -97,7 +98,7 @@ def judged(
     *,
     question: str = QUESTION,
     scale: Annotated[float, Field(gt=0)] = 10.0,
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0,
+    temperature: SamplingTemperature = 0.0,
     max_tokens: Annotated[int, Field(ge=1)] = 256,
     on_error: float | Literal["fail"] = "fail",
     key: Key = Key(),

@@ -14,12 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, quote
 
 from flowgraph.errors import RuleError
 from nodes.scoring.grader_messages import LARGEST_SCORE, notes_of
 from nodes.scoring.graders import OnError, default_call_limit
-from nodes.scoring.http_post import JSON_HEADERS, AnswerTooLongError, NoServerError, OpenRequests, post_json
+from nodes.scoring.http_post import (
+    JSON_HEADERS,
+    AnswerTooLongError,
+    NoServerError,
+    OpenRequests,
+    post_json,
+    variable_in,
+)
 from nodes.scoring.rule_forms import finite
 
 TRIES = 5
@@ -50,7 +57,8 @@ class ModelServer:
     """Scores responses at a URL, with up to `workers` requests at a time, each within `limit_s` seconds.
 
     A call may take `call_limit_s` seconds: by default `limit_s` / 4 per response of a worker, and at least 12 times
-    `limit_s`. `key` is sent as a bearer token, and removed from the server's texts.
+    `limit_s`. `key` is sent as a bearer token. In the query of `parts`, environment variables in braces are replaced by
+    their values. Both are removed from the server's texts. Raises RuleError for a variable that is not set.
     """
 
     parts: SplitResult
@@ -60,6 +68,17 @@ class ModelServer:
     key: str = ""
     _under_way: OpenRequests = field(default_factory=OpenRequests)
     _stopped: threading.Event = field(default_factory=threading.Event)
+    _keys: list[str] = field(default_factory=list[str])
+    _query: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        self._keys += [self.key] if self.key else []
+        for part in self.parts.query.split("&"):
+            name, equals, value = part.partition("=")
+            if variable := variable_in(value):
+                self._keys.append(key_in(variable))
+                value = quote(self._keys[-1], safe="")
+            self._query.append(f"{name}{equals}{value}")
 
     @property
     def url(self) -> str:
@@ -122,7 +141,7 @@ class ModelServer:
                 break
             try:
                 status, answer = post_json(
-                    self.parts,
+                    self.parts._replace(query="&".join(self._query)),
                     body,
                     limit_s=self.limit_s,
                     answer_bytes=ANSWER_BYTES,
@@ -154,7 +173,9 @@ class ModelServer:
         return NoScoreError(why)
 
     def _without_key(self, text: str) -> str:
-        return text.replace(self.key, "***") if self.key else text
+        for key in self._keys:
+            text = text.replace(key, "***").replace(quote(key, safe=""), "***")
+        return text
 
     def _told(self, why: str) -> str:
         words = " ".join(self._without_key(why).split())

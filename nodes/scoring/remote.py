@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, cast
@@ -20,6 +19,7 @@ from nodes.scoring.http_post import split_url
 from nodes.scoring.model_server import Body, ModelServer, NoScoreError, Scored, key_in, number_in, only_item
 from nodes.scoring.remote_settings import (
     PATTERN,
+    PATTERN_LIMIT_S,
     TEMPLATE,
     JinjaText,
     OnError,
@@ -29,6 +29,7 @@ from nodes.scoring.remote_settings import (
     Url,
     Variable,
     Workers,
+    groups_of_matches,
 )
 from nodes.scoring.text_templates import texts_of
 from nodes.values import Rollout, Scores
@@ -60,13 +61,14 @@ def remote_judge(
     The judge gets one message, which `template` (Jinja2, sandboxed) makes from `prompt` (the prompt's last message),
     `messages` (all messages of the prompt), `response`, `ground_truth`, and any column of the data set. The last match
     of `pattern` in the verdict's last 20,000 characters is the score, which `scale`, the lowest and the highest score,
-    maps to 0 and 1. Requests go to `/v1/chat/completions`, or `/chat/completions` below the path of `url`: up to
-    `workers` at a time, each within `limit_s` seconds, and up to five times if the server is busy or fails. A verdict
-    without a number within the scale, or an answer that is late, too long or of another form, scores `on_error`, or
-    raises RuleError if that is "fail". All responses together may take `call_limit_s` seconds, by default as in
-    `score`. `api_key_env` names the environment variable that has the server's key; the key itself is not recorded.
-    RuleError is always raised if the template fails, the server cannot be reached, or it refuses the key, the path or
-    the model.
+    maps to 0 and 1; the search has 5 seconds, and a longer one gives no score. Requests go to `/v1/chat/completions`,
+    or `/chat/completions` below the path of `url`: up to `workers` at a time, each within `limit_s` seconds, and up to
+    five times if the server is busy or fails. A verdict without a number within the scale, or an answer that is late,
+    too long or of another form, scores `on_error`, or raises RuleError if that is "fail". All responses together may
+    take `call_limit_s` seconds, by default as in `score`. `api_key_env` names the environment variable that has the
+    server's key; the key itself is not recorded. In the query of `url`, an environment variable in braces is replaced
+    by its value, as in `?key={JUDGE_API_KEY}`. RuleError is always raised if the template fails, the server cannot be
+    reached, or it refuses the key, the path or the model.
 
     Source: Zheng et al. 2023 (LLM as a judge), arXiv 2306.05685, section 3.1, single-answer grading.
     """
@@ -84,7 +86,7 @@ def remote_judge(
     server = ModelServer(
         parts=chat_endpoint(url), workers=workers, limit_s=limit_s, call_limit_s=call_limit_s, key=key_in(api_key_env)
     )
-    read = partial(read_verdict, pattern=re.compile(pattern), scale=scale)
+    read = partial(read_verdict, pattern=pattern, scale=scale)
     return _scores(server.score(bodies, read, rows, on_error), rollout, on_error)
 
 
@@ -159,12 +161,12 @@ def chat_endpoint(url: str) -> SplitResult:
     return below(parts if parts.path.strip("/") else parts._replace(path="/v1"), "/chat/completions")
 
 
-def read_verdict(answer: object, *, pattern: re.Pattern[str], scale: tuple[float, float]) -> Scored:
+def read_verdict(answer: object, *, pattern: str, scale: tuple[float, float]) -> Scored:
     """Return the score, from 0 to 1, and the last 300 characters of a judge's verdict in a chat-completions answer.
 
     The first group of the last match of `pattern` in the verdict is the score; `scale` is the lowest and the highest
     score. Raises NoScoreError for an answer of another form, a verdict that was cut at its token limit, and a verdict
-    without a match or whose score is not a number within the scale.
+    without a match, whose search takes too long, or whose score is not a number within the scale.
     """
     choice = only_item(answer, "choices")
     message = choice.get("message")
@@ -173,12 +175,16 @@ def read_verdict(answer: object, *, pattern: re.Pattern[str], scale: tuple[float
         raise NoScoreError("its answer has no text")
     if choice.get("finish_reason") == "length":  # a score that it quoted so far is not its own
         raise NoScoreError(f"the verdict was cut at max_tokens, before its end: {verdict[-SHOWN_CHARACTERS:]!r}")
-    matches = pattern.findall(verdict[-VERDICT_CHARACTERS:])
+    try:
+        matches = groups_of_matches(pattern, verdict[-VERDICT_CHARACTERS:])
+    except TimeoutError:
+        why = f"the pattern takes over {PATTERN_LIMIT_S:g} s on the verdict: {verdict[-SHOWN_CHARACTERS:]!r}"
+        raise NoScoreError(why) from None
     if not matches:
         raise NoScoreError(f"no match of the pattern in the verdict: {verdict[-SHOWN_CHARACTERS:]!r}")
     low, high = scale
     try:
-        number = float(cast("str", matches[-1]))
+        number = float(matches[-1])
     except ValueError:
         raise NoScoreError(f"the verdict's score {matches[-1][:SHOWN_CHARACTERS]!r} is not a number") from None
     if not low <= number <= high:

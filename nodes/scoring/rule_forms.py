@@ -21,6 +21,10 @@ NAME_CHARACTERS, TEXT_CHARACTERS, TEXTS_CHARACTERS = 64, 300, 3_000
 _UNNAMED = re.compile(r"[^\w/@%+-]")
 
 
+class NotAScore(ValueError):
+    """A rule's result that has no score; the text says why."""
+
+
 def is_batched(names: Collection[str]) -> bool:
     """Return whether `names` are the parameters of a TRL reward function, which scores a batch of `completions`."""
     return "completions" in names
@@ -52,7 +56,7 @@ def awaited(value: object) -> object:
 
 
 def single(value: Any) -> object:
-    """Return the only score of a batch of one completion. Raises ValueError unless `value` is a collection of one item.
+    """Return the only score of a batch of one completion. Raises NotAScore unless `value` is a collection of one item.
 
     A text or a mapping does not count as such a collection.
 
@@ -60,9 +64,9 @@ def single(value: Any) -> object:
     0.5
     """
     if not hasattr(value, "__len__") or isinstance(value, str | Mapping):
-        raise ValueError("where a list of one score is due")
+        raise NotAScore("where a list of one score is due")
     if len(value) != 1:
-        raise ValueError(f"{len(value)} scores for one completion")
+        raise NotAScore(f"{len(value)} scores for one completion")
     item: object = value[0]
     return item
 
@@ -86,16 +90,16 @@ def extras_of(value: Mapping[Any, Any]) -> dict[str, float | str | None]:
     """Return the entries of a rule's dict besides `score`: finite numbers as floats, None and NaN as None, else text.
 
     Texts are cut to 300 characters each, and to 3,000 together. Names are cut to 64 characters; characters other than
-    letters, digits and `_/@%+-` become `_`. Raises ValueError for over 32 entries besides `score`, for a dict without
+    letters, digits and `_/@%+-` become `_`. Raises NotAScore for over 32 entries besides `score`, for a dict without
     `score`, and for an entry whose `__str__` raises.
 
     >>> extras_of({"score": 1.0, "acc": True, "pred": "x = 7", "of.form": 0.5})
     {'acc': 1.0, 'pred': 'x = 7', 'of_form': 0.5}
     """
     if "score" not in value:
-        raise ValueError("which has no `score`")
+        raise NotAScore("which has no `score`")
     if len(value) > MAX_EXTRAS + 1:
-        raise ValueError(f"{len(value)} entries; at most {MAX_EXTRAS} beside `score` are recorded")
+        raise NotAScore(f"{len(value)} entries; at most {MAX_EXTRAS} beside `score` are recorded")
     extras, left = dict[str, float | str | None](), TEXTS_CHARACTERS
     for name, entry in value.items():
         if name == "score":
@@ -106,7 +110,7 @@ def extras_of(value: Mapping[Any, Any]) -> dict[str, float | str | None]:
             try:
                 text = str(entry)
             except Exception as error:  # noqa: BLE001 - a user's own __str__
-                raise ValueError(f"whose `{name}` has no text: {type(error).__name__}") from None
+                raise NotAScore(f"whose `{name}` has no text: {type(error).__name__}") from None
             extra = text[: min(TEXT_CHARACTERS, left)].encode("utf-8", "replace").decode()
             left -= len(extra)
         extras[_UNNAMED.sub("_", str(name))[:NAME_CHARACTERS] or "_"] = extra

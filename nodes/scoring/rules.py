@@ -155,19 +155,19 @@ def is_for_a_model(row: Mapping[str, Any]) -> bool:
     return isinstance(verl, dict) and verl.get("style") == "model"
 
 
-def refuse_unscorable(by: str, table: Any, name: str) -> None:
+def refuse_unscorable(by: str, table: Any, name: str, hint_for_models: str = "") -> None:
     """Raise RuleError for the first row of a table that its shipped rule cannot score.
 
     `by` is a rule's name, or "data" for the rule of each row's `data_source`; `name` is the data set's name, for the
     error. A row cannot be scored if its ground truth is missing, if the ground truth has no tests that a rule for
-    programs can read, or, with "data", if its `reward_model.style` is "model". If no row has a ground truth, none is
-    required here. Rows of your own rules are checked when they are scored.
+    programs can read, or, with "data", if its `reward_model.style` is "model"; `hint_for_models` then replaces the
+    hint. If no row has a ground truth, none is required here. Rows of your own rules are checked when they are scored.
     """
     columns = [column for column in ("ground_truth", "reward_model", "data_source") if column in table.column_names]
     rows = [columns_of(row) for row in table.select(columns).to_pylist()]
     for index, row in enumerate(rows if by == "data" else ()):
         if is_for_a_model(row):
-            raise RuleError.for_a_model(f"row {index} (from 0) of {name}")
+            raise RuleError.for_a_model(f"row {index} (from 0) of {name}", hint_for_models)
     if not any("ground_truth" in row for row in rows):
         return
     for index, row in enumerate(rows):

@@ -38,7 +38,8 @@ class SandboxFusion:
     """Runs programs on a SandboxFusion server, such as `http://localhost:8080`. Raises RuleError for a bad URL."""
 
     def __init__(self, url: str) -> None:
-        self.url, self._parts = url, read_url(url)
+        self._parts = read_url(url)
+        self.url = self._parts._replace(query="", fragment="").geturl()  # for errors
 
     def run(self, code: str, stdin: str = "", limits: ProgramLimits = ProgramLimits()) -> Outcome:  # noqa: B008
         """Run a Python program on the server, with the standard input `stdin`, and return how it ended.

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from benchmarks.verl_scorers import ScorePair, table
+import pytest
+
+from benchmarks import verl_scorers
+from benchmarks.verl_scorers import ScorePair, rescored, table
 from benchmarks.verl_scorers_answers import GRADERS, Grader, ScoredText, programs
 from benchmarks.verl_scorers_programs import PROBLEMS, program_responses
 from benchmarks.verl_scorers_reasons import REASONS, reason_for
@@ -46,3 +52,20 @@ def test_what_verl_raises_is_not_equal_to_a_score() -> None:
     grader = Grader("gsm8k", "openai/gsm8k", "numbers")
     assert not ScorePair(grader=grader, answer=answer, ours=0.0, theirs="ValueError: no").equal
     assert ScorePair(grader=grader, answer=answer, ours=1.0, theirs=True).equal
+
+
+def test_answers_that_a_limit_by_the_clock_ended_are_scored_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_clock, other = (Grader(rule, "theirs", "numbers") for rule in ("math_verify", "gsm8k"))
+    calls = list[tuple[list[str], int]]()
+
+    def scored(_: Path, texts: Sequence[tuple[Grader, ScoredText]], workers: int) -> tuple[str, list[ScorePair]]:
+        calls.append(([grader.rule for grader, _ in texts], workers))
+        return "0.9.1", [ScorePair(*text, ours=float(len(calls) < 3), theirs=0.0) for text in texts]
+
+    monkeypatch.setattr(verl_scorers, "scored", scored)
+    _, pairs = verl_scorers.compared(Path("python"), [replace(by_clock, every=40), replace(other, every=400)])
+    first = sum(rule == "math_verify" for rule in calls[0][0])
+    assert first > 1, "the test has answers of both"
+    assert calls[1:] == [(["math_verify"] * first, 1)] * 2, "only what differs, one at a time, until it is equal"
+    assert [pair.equal for pair in pairs] == [True] * first + [False]
+    assert f"{first} of them are equal" in rescored([pair for pair in pairs if pair.again])

@@ -51,7 +51,7 @@ def test_a_run_and_a_check_by_rules_refuse_rows_for_a_model(flowgraph: Callable[
         assert 'reward_model.style "model"' in ran.err + ran.out
         assert "remote_judge" in ran.err + ran.out
     ran = flowgraph("run", "grpo", *SMALL, "--held-out", data, "--eval-every", "1", "--eval-rows", "4")
-    assert ran.code and "held-out row 1 (from 0) of" in ran.err and "--eval-every 0" in ran.err
+    assert ran.code and "row 1 (from 0) of the held-out rows of" in ran.err and "--eval-every 0" in ran.err
 
 
 def test_a_judge_scores_rows_of_both_styles_and_the_check_of_held_out_rows(

@@ -290,7 +290,7 @@ def test_samples_end_at_stops_and_are_otherwise_those_without(tiny: Tiny, uneven
         ("repetition_penalty", 0.0, "greater than 0"),
         ("repetition_penalty", math.inf, "finite|less than or equal to 2"),
         ("stop", ("",), "1 to 1000 characters"),
-        ("stop", (-1,), "greater than or equal to 0"),
+        ("stop", (-1,), "token ids from 0 to 2147483647"),
         ("stop", ("\ufffd",), r"U\+FFFD"),
         ("stop", (None,), "should be texts and token ids"),
         ("stop", (1.5,), "should be texts and token ids"),

@@ -109,7 +109,8 @@ def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptS
     options, split = request.workload, request.sampling.split
     if split not in (None, *SPLITS):
         raise UsageError(f"no split `{split}`", where="--split", hint=f"known: {', '.join(SPLITS)}")
-    of_run = not (options.data or options.held_out or options.columns)
+    changing = options.data, options.held_out, options.columns, options.max_prompt_tokens, options.long_prompts
+    of_run = not any(changing)
     workload = options
     if not options.data:
         names = ("data", "columns", "held_out", "max_prompt_tokens", "long_prompts")

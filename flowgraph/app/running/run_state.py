@@ -144,15 +144,16 @@ def when_it_stops(ready: PreparedRun, executor: Executor) -> str:
 def save_weights(ready: PreparedRun, executor: Executor, target: Path) -> None:
     """Save the newest weights of each carried model in `target`/PARAM, in the form that transformers loads.
 
-    An existing folder `target` is replaced, but only after the new weights are complete in a folder next to it.
+    An existing folder `target` is replaced, but only after the new weights are complete in a folder next to it, and
+    only if a model is carried.
     """
     draft, graph = target.with_name(f"{target.name}.part"), ready.inputs.graph
     shutil.rmtree(draft, ignore_errors=True)
     for name, output in graph.carries().items():
         if issubclass(graph.outputs[output].type, Model):
             executor.save(ready.job.program, name, draft / name)
-    shutil.rmtree(target, ignore_errors=True)
     if draft.is_dir():
+        shutil.rmtree(target, ignore_errors=True)
         draft.rename(target)
 
 

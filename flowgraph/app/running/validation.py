@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flowgraph.app.planning.flow_inputs import FlowInputs, model_params
 from flowgraph.app.request import Request
 from flowgraph.app.running.check_metrics import held_out_metrics, metric_names, source_names
-from flowgraph.errors import DataError, RuleError, UsageError, nearest
+from flowgraph.errors import DataError, UsageError, nearest
 from flowgraph.language.graph import Graph, Node, rewrite
 from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
@@ -21,7 +21,7 @@ from nodes.data.source import FixedPrompts
 from nodes.data.suggestions import suggested
 from nodes.evaluation import evaluate
 from nodes.scoring.remote import SERVED
-from nodes.scoring.rules import is_for_a_model, refuse_unknown_sources, refuse_unscorable
+from nodes.scoring.rules import refuse_unknown_sources, refuse_unscorable
 from nodes.values import Policy
 
 if TYPE_CHECKING:
@@ -64,7 +64,10 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
 
     served = next((nodes[name] for name in SERVED if name in nodes), None) if scorer is None else None
     if served is None and isinstance(rule, str):
-        _refuse_unscorable(held_out, rows, rule, inputs.data.name)
+        name = f"the held-out rows of {inputs.data.name}"
+        hint = "--eval-every 0, or score with remote_reward or remote_judge, which a check can use too"
+        refuse_unscorable(rule, held_out, name, hint)
+        refuse_unknown_sources(rule, held_out, name)
 
     def by_the_server(node: Node) -> Node:
         return replace(node, op=served.op, settings=served.settings) if served and node.op.name == "score" else node
@@ -82,15 +85,6 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     graded = tuple(node.name for kind in ("generate", "score") for node in graph.nodes if node.op.kind == kind)
     prompts = {"prompts": FixedPrompts(held_out, rows)}
     return HeldOutCheck(check, prompts, training.eval_every, graded=graded, grade=held_out_metrics)
-
-
-def _refuse_unscorable(held_out: pa.Table, rows: Sequence[int], rule: str, name: str) -> None:
-    for index in rows if rule == "data" and "reward_model" in held_out.column_names else ():
-        if is_for_a_model(held_out.select(["reward_model"]).slice(index, 1).to_pylist()[0]):
-            hint = "--eval-every 0, or score with remote_reward or remote_judge, which a check can use too"
-            raise RuleError.for_a_model(f"held-out row {index} (from 0) of {name}", hint)
-    refuse_unscorable(rule, held_out, f"the held-out rows of {name}")
-    refuse_unknown_sources(rule, held_out, f"the held-out rows of {name}")
 
 
 def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:

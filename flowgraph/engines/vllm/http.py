@@ -23,10 +23,9 @@ from flowgraph.engines.servers.sample_answer import (
 from flowgraph.engines.servers.server_control import SHOWN, ServerControl
 from flowgraph.engines.vllm import ENGINE
 from flowgraph.errors import WorkerError
-from flowgraph.language.handle import SampleRequest
+from flowgraph.language.handle import COLDEST, SampleRequest
 
 GENERATE = "/inference/v1/generate"
-COLDEST = 0.01  # vLLM samples no colder, except greedily
 
 # Source: the routers `rl/online` and `serve/dev` of vLLM 0.32.
 _CALLS = {"/continue_generation": "/resume", "/abort_request": "/abort_requests"}

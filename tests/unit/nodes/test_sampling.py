@@ -72,11 +72,32 @@ def test_no_prompts_give_no_rows(tiny: Tiny, uneven_rows: pa.Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("n", 0), ("temperature", -0.1), ("temperature", float("nan")), ("max_tokens", 0)]
+    ("setting", "value"),
+    [
+        ("n", 0),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", 1e-300),
+        ("temperature", 0.0099),
+        ("max_tokens", 0),
+        ("stop", [10**30]),
+        ("stop", [2**31]),
+    ],
 )
 def test_settings_out_of_range_are_refused(tiny: Tiny, uneven_rows: pa.Table, setting: str, value: float) -> None:
     with pytest.raises(SettingError, match=f"generate.{setting}="):
         generate(Policy(tiny()), prompts_at(uneven_rows, [0]), **{setting: value})  # type: ignore[arg-type]
+
+
+def test_a_temperature_that_is_too_low_is_refused_with_the_bound_and_the_reason(
+    tiny: Tiny, uneven_rows: pa.Table
+) -> None:
+    prompts = prompts_at(uneven_rows, [0])
+    with pytest.raises(SettingError) as caught:
+        generate(Policy(tiny()), prompts, temperature=1e-300)
+    why = "should be 0, which is greedy, or at least 0.01: gradients are divided by it, and vLLM samples no colder"
+    assert str(caught.value).endswith(f"generate.temperature=1e-300: {why}")
+    assert generate(Policy(tiny()), prompts, temperature=0.01, max_tokens=2).temperature.data == 0.01
 
 
 def test_called_by_hand_a_node_draws_with_the_key_it_is_given(tiny: Tiny, uneven_rows: pa.Table) -> None:

@@ -11,7 +11,7 @@ import pytest
 from flowgraph.errors import DataError, UsageError
 from nodes.data.parquet import write_parquet
 from nodes.data.published import PUBLISHED
-from nodes.data.sets import NAMES, DataSet, load, save
+from nodes.data.sets import NAMES, DataSet, kept, load, save
 from nodes.data.suggestions import batch_for, suggested
 from nodes.data.tasks import addition, digits
 from tests.looped import looped
@@ -53,6 +53,19 @@ def test_a_saved_set_is_a_folder_that_loads_with_the_same_digest(tmp_path: Path)
     assert save(made, folder) == (folder / "train.parquet", folder / "test.parquet")
     back = load(str(folder), cache=tmp_path)
     assert (back.name, back.origin, back.digest) == ("sums", str(folder), made.digest)
+
+
+def test_the_digest_of_a_data_set_is_that_of_the_rows_that_are_kept(tmp_path: Path) -> None:
+    data = load("addition", cache=tmp_path)
+
+    def first(rows: int) -> DataSet:
+        return kept(data, lambda _, table: (table.slice(0, rows), [row < rows for row in range(table.num_rows)]))
+
+    shorter = first(10)
+    assert shorter.digest not in (data.digest, first(11).digest)
+    save(shorter, tmp_path / "shorter")
+    assert load(str(tmp_path / "shorter"), cache=tmp_path).digest == shorter.digest
+    assert first(10**6).digest == data.digest, "where no row was left out"
 
 
 def test_a_folder_may_hold_json_lines_and_no_held_out_rows(tmp_path: Path) -> None:
@@ -143,6 +156,11 @@ def test_every_shipped_set_has_settings_to_start_from(tmp_path: Path) -> None:
     assert suggested("my own") == {}
     sources = ("digits", "addition", "openai/gsm8k", "reasoning_gym/leg_counting", "my own")
     assert [batch_for(source) for source in sources] == [16, 8, 16, 16, 16]
+
+
+def test_nothing_is_suggested_for_rows_without_a_data_source() -> None:
+    assert suggested() == {}
+    assert batch_for() == batch_for("my own")
 
 
 def test_a_data_set_is_immutable() -> None:

@@ -12,21 +12,31 @@ from flowgraph.errors import FlowError, UsageError
 from flowgraph.flows.settings import resolve_settings
 from flowgraph.passes import named
 from nodes import (
+    Critic,
+    Judge,
     Policy,
+    ProcessRewardModel,
     Prompts,
     clip_cov_loss,
     clipped,
+    critic_values,
     cross_entropy,
     dppo_loss,
+    gae,
     generate,
     gpg_advantages,
     group_normalize,
     high_covariance,
+    judged,
     kl_cov_loss,
     logprobs,
+    process_rewards,
+    remote_judge,
+    remote_reward,
     score,
     top_covariance,
     update,
+    value_loss,
 )
 from nodes.interop import NEEDLESS, UNREAD, export, read_command
 from nodes.interop.algorithm import REPORTS, read_algorithm
@@ -60,7 +70,7 @@ def test_every_value_that_changes_numbers_is_written_or_named(name: str, graph: 
         for setting, field in node.op.settings.model_fields.items():
             value = getattr(node.settings, setting)
             if setting not in RESOURCE_SETTINGS and node.op.name not in REPORTS and type(value) in (int, float):
-                changed = value + 1 if isinstance(value, int) else value / 2 + 0.001
+                changed = value + 1 if isinstance(value, int) else value / 2 + 0.02
                 if field.is_required() or value != field.default:
                     tried[f"{node.name}.{setting}"] = changed
     assert tried
@@ -120,6 +130,70 @@ def test_of_several_scores_each_is_named_with_its_weight_and_a_reward_function_i
         exported = export(plan(described, "hybrid"), system, version, graph=described)
         said = "0.7 × `score` by the rule `exact`, 0.3 × `score#2` by the rule `partial`"
         assert any(said in note for note in exported.notes)
+        assert system == "nemo-rl" or "REWARD_FILE" in exported.files["run.sh"]
+
+
+def test_scores_of_servers_and_judges_are_named_and_a_reward_function_is_asked_for(plan: Any) -> None:
+    at: Any = {"url": "http://localhost:8000", "model": "org/one"}
+    asked = {
+        "remote_judge": lambda rollout, _: group_normalize(remote_judge(rollout, **at), rollout.group),
+        "remote_reward": lambda rollout, _: group_normalize(remote_reward(rollout, **at), rollout.group),
+    }
+    for name, advantages_of in asked.items():
+        described = flow_of(clip, advantages_of)
+        for system, version in SYSTEMS:
+            exported = export(plan(described, "hybrid"), system, version, graph=described)
+            said = f"no key names a server that scores: the reward function has to ask that of `{name}`"
+            assert said in exported.notes
+            assert any(f"`{name}.url=http://localhost:8000`, `{name}.model=org/one`" in note for note in exported.notes)
+            assert not any("is ours" in note for note in exported.notes), "it is no rule"
+            assert system == "nemo-rl" or "REWARD_FILE" in exported.files["run.sh"]
+
+    def both(rollout: Any, scored: Any) -> Any:
+        return group_normalize(0.7 * scored + 0.3 * remote_reward(rollout, **at), rollout.group)
+
+    described = flow_of(clip, both)
+    notes = export(plan(described, "hybrid"), "verl", graph=described).notes
+    assert any("0.7 × `score` by the rule `exact`, 0.3 × `remote_reward` by a server" in note for note in notes)
+
+    @flow
+    def of_a_judge(prompts: Prompts, policy: Policy, judge: Judge) -> Policy:
+        rollout = generate(policy, prompts, n=4)
+        advantages = group_normalize(judged(judge, rollout), rollout.group)
+
+        def loss(pi: Policy) -> Loss:
+            return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs)
+
+        return update(policy, loss)
+
+    described = named(of_a_judge.graph())
+    exported = export(plan(described, "hybrid"), "verl", graph=described)
+    assert any("no key names a model that judges: serve `judge`" in note for note in exported.notes)
+    assert "REWARD_FILE" in exported.files["run.sh"]
+
+
+def test_rewards_of_tokens_are_not_written_as_those_of_responses(plan: Any) -> None:
+    @flow
+    def by_steps(prompts: Prompts, policy: Policy, critic: Critic, steps: ProcessRewardModel) -> tuple[Policy, Critic]:
+        rollout = generate(policy, prompts)
+        rewards, old = process_rewards(steps, rollout, step="\n\n"), critic_values(critic, rollout)
+        advantages, returns = gae(rewards, old, rollout.mask)
+
+        def policy_loss(pi: Policy) -> Loss:
+            return clip(logprobs(pi, rollout), rollout, advantages)
+
+        def critic_loss(v: Critic) -> Loss:
+            return value_loss(critic_values(v, rollout), returns, rollout.mask, old=old)
+
+        return update(policy, policy_loss), update(critic, critic_loss)
+
+    described = named(by_steps.graph())
+    for system, version in SYSTEMS:
+        made = plan(described, "hybrid", models={"steps": "org/steps"})
+        exported = export(made, system, version, graph=described)
+        assert "org/steps" not in "".join(exported.files.values()), "it would score whole responses"
+        assert any("a model that rewards tokens" in note and "`steps` is left out" in note for note in exported.notes)
+        assert any(r"`steps.process_rewards.step='\n\n'`" in note for note in exported.notes), "on one line"
         assert system == "nemo-rl" or "REWARD_FILE" in exported.files["run.sh"]
 
 

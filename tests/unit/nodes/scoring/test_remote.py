@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
@@ -16,8 +18,8 @@ import torch
 
 from flowgraph.errors import FlowError, RuleError, SettingError
 from flowgraph.language.values import Group, Sample
-from nodes import Columns, Finished, Rollout, Text, remote_judge, remote_reward
-from nodes.scoring.http_post import OpenRequests, post_json, split_url
+from nodes import Columns, Finished, Rollout, Text, remote_judge, remote_reward, score
+from nodes.scoring.http_post import AnswerTooLongError, OpenRequests, post_json, split_url
 from nodes.scoring.model_server import NoScoreError, number_in
 from nodes.scoring.remote import chat_endpoint
 from nodes.scoring.text_templates import texts_of
@@ -218,19 +220,44 @@ def test_an_address_of_ipv6_needs_no_port(monkeypatch: pytest.MonkeyPatch) -> No
     assert places == [("::1", 80)]
 
 
-def test_a_chunk_of_a_negative_length_is_not_http() -> None:
+@pytest.mark.parametrize("length", [b"-1", b"-5", b"five", b"", b"1" * 70_000])
+def test_a_chunk_without_a_valid_length_is_not_http_and_is_not_read_on(length: bytes) -> None:
+    sent = list[int]()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
             connection, _ = listener.accept()
-            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello")
-            connection.recv(1000)
-            connection.close()
+            with connection, suppress(OSError):
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + length + b"\r\n")
+                while sum(sent) < 64 << 20:
+                    sent.append(connection.send(bytes(1 << 16)))
 
         threading.Thread(target=answer, daemon=True).start()
         url = split_url(f"http://127.0.0.1:{listener.getsockname()[1]}/x")
-        with pytest.raises(HTTPException, match="not HTTP"):
+        with pytest.raises(HTTPException):
             post_json(url, b"{}", limit_s=5.0, answer_bytes=100)
+        time.sleep(0.1)
+        assert sum(sent) < 32 << 20, "the connection is closed, and what follows is not read"
+
+
+def test_chunks_are_one_answer_up_to_the_limit() -> None:
+    def replied(chunks: bytes) -> tuple[int, bytes]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+
+            def answer() -> None:
+                connection, _ = listener.accept()
+                with connection, suppress(OSError):
+                    connection.recv(1000)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+
+            threading.Thread(target=answer, daemon=True).start()
+            url = split_url(f"http://127.0.0.1:{listener.getsockname()[1]}/x")
+            return post_json(url, b"{}", limit_s=5.0, answer_bytes=6)
+
+    assert replied(b"2\r\nab\r\n4\r\ncdef\r\n0\r\n\r\n") == (200, b"abcdef")
+    with pytest.raises(AnswerTooLongError):
+        replied(b"2\r\nab\r\n5\r\ncdefg\r\n0\r\n\r\n")
 
 
 def test_no_request_begins_once_all_were_ended(double: Double) -> None:
@@ -239,6 +266,63 @@ def test_no_request_begins_once_all_were_ended(double: Double) -> None:
     with pytest.raises(TimeoutError):
         post_json(split_url(double.url), b"{}", limit_s=5.0, answer_bytes=100, under_way=requests)
     assert not double.asked
+
+
+def test_a_key_of_the_query_is_sent_and_is_in_no_error_or_verdict(
+    double: Double, rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk&secret/7")
+    url = f"{double.url}/v1?version=2024-10-21&key={{JUDGE_KEY}}"
+    path = "/v1/chat/completions?version=2024-10-21&key=sk%26secret%2F7"
+    double.KNOWN = {path: double.KNOWN["/v1/chat/completions"]}  # type: ignore[misc]
+    double.reply = lambda body: verdict("sk&secret/7 [[5]]")
+    scores = remote_judge(rollout, url=url, model="g")
+    assert {asked for asked, _, _ in double.asked} == {path}
+    assert json.loads((scores.extras or ())[0]) == {"verdict": "*** [[5]]"}
+    double.reply = lambda body: (404, b"no /v1?key=sk%26secret%2F7 or sk&secret/7")
+    with pytest.raises(RuleError, match=r"completions refused a request: status 404: no /v1\?key=\*\*\* or \*\*\*\n"):
+        remote_judge(rollout, url=url, model="g")
+    monkeypatch.delenv("JUDGE_KEY")
+    with pytest.raises(RuleError, match="JUDGE_KEY holds no key"):
+        remote_judge(rollout, url=url, model="g")
+
+
+@pytest.mark.parametrize(
+    "query", ["key=sk7", "a=1&api_key=sk7", "X-Sig=sk7", "k=sk7sk7sk7sk7sk7sk7sk7", "sk7sk7sk7sk7sk7sk7sk7sk7"]
+)
+def test_a_key_in_a_url_is_refused_and_not_printed(rollout: Rollout, query: str) -> None:
+    for refused in (
+        lambda: remote_judge(rollout, url=f"http://localhost/v1?{query}", model="g"),
+        lambda: remote_reward(rollout, url=f"http://me:sk7@localhost/v1?{query}"),
+        lambda: score(rollout, sandbox=f"http://localhost/run_code?{query}"),
+    ):
+        with pytest.raises(SettingError, match="which would be recorded with the run") as caught:
+            refused()
+        assert "sk7" not in str(caught.value), "the error may stand in a log"
+
+
+def test_a_pattern_whose_time_grows_exponentially_ends_at_a_limit_and_other_threads_run_on(
+    double: Double, rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.scoring.remote_settings.PATTERN_LIMIT_S", 0.5)
+    double.reply = lambda body: verdict("a" * 5_000 + "!" if body["messages"][0]["content"] == "7" else "aaa")
+    settings: Any = {"url": double.url, "model": "g", "template": "{{ response }}", "workers": 1}
+    end, turns = threading.Event(), list[float]()
+
+    def run_on() -> None:
+        while not end.wait(0.01):
+            turns.append(time.monotonic())
+
+    thread = threading.Thread(target=run_on)
+    thread.start()
+    scores = remote_judge(rollout, pattern=r"((?:a|a)+)$", on_error=0.25, **settings)
+    end.set()
+    thread.join()
+    assert scores.data.tolist() == [0.25] * 4 and told(scores)["unscored"] == (4, 4)
+    gaps = [after - before for before, after in itertools.pairwise(turns)]
+    assert max(gaps) < 0.4, "a match that held up other threads would take half a second"
+    with pytest.raises(RuleError, match="the pattern takes over"):
+        remote_judge(rollout, pattern=r"((?:a|a)+)$", **settings)
 
 
 def test_the_key_is_in_no_verdict(double: Double, rollout: Rollout, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,6 +387,8 @@ def test_the_key_comes_from_the_environment_and_is_in_no_error(
         ("pattern", "(", "is not a regular expression"),
         ("pattern", r"\d+", "should have one group"),
         ("pattern", r"(\d)(\d)", "should have one group"),
+        ("pattern", f"({'a' * 1_000})", "at most 1,000 characters"),
+        ("pattern", "(((a{1000}){,1000}){2,1000})", "multiply to 10,000"),
         ("scale", (5.0, 5.0), "the lowest and the highest"),
         ("scale", (0.0, float("inf")), "finite"),
         ("limit_s", 1e300, "less than or equal"),

@@ -61,6 +61,22 @@ def unscored(response):
 
 def texts(response):
     return {"score": "1"}
+
+class Closed(dict):
+    def items(self):
+        raise ValueError("closed")
+
+class Leaving(dict):
+    def get(self, *name):
+        raise SystemExit("gone")
+
+    __repr__ = get
+
+def closed(response):
+    return Closed(score=1.0, acc=1.0)
+
+def leaving(response):
+    return Leaving(score=1.0)
 """
 
 
@@ -94,6 +110,8 @@ def test_rules_of_verl_and_trl_run_unchanged(others: Path) -> None:
             "crowded": "41 entries; at most 32 beside `score` are recorded, not a finite number",
             "unscored": "returned {'score': nan, 'acc': 1.0} (dict), not a finite number",
             "texts": "returned {'score': '1'} (dict), not a finite number",
+            "closed": "(Closed), which cannot be read: ValueError: closed, not a finite number",
+            "leaving": "a value without a repr (Leaving), which cannot be read: SystemExit: gone, not a finite number",
         }
         for name, text in refused.items():
             with pytest.raises(RuleError) as caught:
