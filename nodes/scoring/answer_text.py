@@ -182,6 +182,7 @@ _UNITS_OF_MINERVA = (
     *("\\text{\n}", "\\text{}", "\\mathrm{th}", "^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", '"', "\\dots"),
 )
 _UNWRAPPED = tuple(re.compile(rf"\\{command}\{{(.*?)\}}") for command in ("text", "textbf", "overline"))
+_FORMULA_OF_LINE = re.compile(r"^[^$\n]*(\$[^$\n]*\$).*$", re.MULTILINE)
 _BOX_TO_THE_END = re.compile(r"\\boxed\{(.*)\}")
 _BARE_FRACTION, _BARE_ROOT = re.compile(r"frac([^{])(.)"), re.compile(r"sqrt([^{])")
 
@@ -201,17 +202,12 @@ def normal_minerva(text: str) -> str:
     text = text.rpartition("=")[2]
     for before, after in (*_OF_MINERVA, *((unit, "") for unit in _UNITS_OF_MINERVA)):
         text = text.replace(before, after)
-    text = "\n".join(_formula_of(line) for line in text.split("\n"))
+    text = _FORMULA_OF_LINE.sub(r"\1", text)
     for wrapped in (*_UNWRAPPED, _BOX_TO_THE_END):
         text = wrapped.sub(r"\1", text)
     text = _BARE_ROOT.sub(r"sqrt{\1}", _BARE_FRACTION.sub(r"frac{\1}{\2}", text)).replace("$", "")
     without_commas = text.replace(",", "")
     return (without_commas if without_commas.isdigit() else text).strip()
-
-
-def _formula_of(line: str) -> str:
-    parts = line.split("$", 2)
-    return f"${parts[1]}$" if len(parts) == 3 else line
 
 
 def normal_words(text: str) -> str:

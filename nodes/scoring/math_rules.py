@@ -132,18 +132,10 @@ def geo3k(response: str, ground_truth: str, *, format_score: float = 0.1) -> flo
     """
     answer = last_boxed(response)
     right = equal_values("None" if answer is None else answer.strip(), str(ground_truth), compact=True)
-    score = (1.0 - format_score) * right + format_score * _thinks_and_boxes(response)
+    after_thought = response.removeprefix("<think>").partition("</think>")[2]
+    formed = response.startswith("<think>") and "}" in after_thought.partition("\\boxed{")[2]
+    score = (1.0 - format_score) * right + format_score * formed
     return Unreadable(score) if answer is None else score
-
-
-def _thinks_and_boxes(response: str) -> bool:
-    position = 0
-    for part in ("</think>", "\\boxed{", "}"):
-        start = response.find(part, position or len("<think>"))
-        if start < 0:
-            return False
-        position = start + len(part)
-    return response.startswith("<think>")
 
 
 _BEFORE = ("answer:", "answer is", "answers are")
@@ -163,24 +155,20 @@ def prime_math(response: str, ground_truth: str) -> float:
     >>> prime_math(r"Hence x = \boxed{2\sqrt{3}}", r"\sqrt{12}"), prime_math("The answer is 50%", "0.5")
     (1.0, 1.0)
     """
-    answer, truth = _last_statement(response), str(ground_truth)
-    return float(equal_values(answer, truth) or equal_loosely(answer, truth))
-
-
-def _last_statement(response: str) -> str:
+    answer, truth = response, str(ground_truth)
     for marker in _BEFORE:
-        _, mark, rest = _parted(response, marker)
-        response = rest.strip() if mark else response
+        _, mark, rest = _parted(answer, marker)
+        answer = rest.strip() if mark else answer
     for marker in _AFTER:
-        before, mark, _ = _parted(response, marker)
-        response = before.strip() if mark else response
-    response = _last_box(response) or response
-    sentences, stop, _ = response.rpartition(". ")
-    response = sentences.strip() if stop else response
+        before, mark, _ = _parted(answer, marker)
+        answer = before.strip() if mark else answer
+    answer = _last_box(answer) or answer
+    sentences, stop, _ = answer.rpartition(". ")
+    answer = sentences.strip() if stop else answer
     for marker in _LAST_WORDS:
-        _, mark, rest = _parted(response, marker)
-        response = rest.strip() if mark else response
-    return response
+        _, mark, rest = _parted(answer, marker)
+        answer = rest.strip() if mark else answer
+    return float(equal_values(answer, truth) or equal_loosely(answer, truth))
 
 
 def _parted(text: str, marker: str) -> tuple[str, bool, str]:
