@@ -127,7 +127,14 @@ def normal_math(text: str) -> str:
     if equals and len(left) <= 2 and "=" not in right:
         text = right
     text = _with_braces(_with_braces(text, "\\sqrt", 1).replace(" ", ""), "\\frac", 2)
-    return "\\frac{1}{2}" if text == "0.5" else _slash_as_fraction(text)
+    if text == "0.5":
+        return "\\frac{1}{2}"
+    above, _, below = text.partition("/")
+    try:
+        fraction = int(above), int(below)
+    except ValueError:
+        return text
+    return f"\\frac{{{fraction[0]}}}{{{fraction[1]}}}" if text == f"{fraction[0]}/{fraction[1]}" else text
 
 
 def _with_braces(text: str, command: str, arguments: int) -> str:
@@ -148,15 +155,6 @@ def _with_braces(text: str, command: str, arguments: int) -> str:
         braces = "".join(letter if letter == "{" else f"{{{letter}}}" for letter in piece[:arguments])
         pieces.append(braces + piece[arguments:])
     return command.join(pieces)
-
-
-def _slash_as_fraction(text: str) -> str:
-    above, _, below = text.partition("/")
-    try:
-        fraction = int(above), int(below)
-    except ValueError:
-        return text
-    return f"\\frac{{{fraction[0]}}}{{{fraction[1]}}}" if text == f"{fraction[0]}/{fraction[1]}" else text
 
 
 def equal_math(answer: str, truth: str) -> bool:

@@ -146,8 +146,9 @@ _LAST_WORDS = ("be ", "is ", "are ", "=", ": ", "get ", "be\n", "is\n", "are\n",
 def prime_math(response: str, ground_truth: str) -> float:
     r"""Score 1 if the answer equals the truth as text, as an expression or as a number within 1e-4, else 0.
 
-    To find the answer, the response is cut to the text after the last "answer is" or the like, then to the contents of
-    the last box, then to the text after the last "=", "is" or the like; a cut whose marker is missing is skipped.
+    To find the answer, the response is cut to the text after the last "answer is" or the like, then to what the first
+    braces after the last `\boxed`, or else `\fbox`, contain, then to the text after the last "=", "is" or the like; a
+    cut whose marker is missing is skipped.
 
     Source: verl, `verl/utils/reward_score/prime_math`; Cui et al. 2025 (PRIME), arXiv 2502.01456.
     Deviation: a response is never evaluated as Python, as verl does with `eval`: see `equal_values`, `equal_loosely`.
@@ -162,7 +163,11 @@ def prime_math(response: str, ground_truth: str) -> float:
     for marker in _AFTER:
         before, mark, _ = _parted(answer, marker)
         answer = before.strip() if mark else answer
-    answer = _last_box(answer) or answer
+    start = answer.rfind("\\boxed")
+    start = answer.rfind("\\fbox") if start < 0 else start
+    brace = answer.find("{", start) if start >= 0 else -1
+    if brace >= 0 and "}" not in answer[start:brace]:
+        answer = (braced(answer, brace) or "").strip() or answer
     sentences, stop, _ = answer.rpartition(". ")
     answer = sentences.strip() if stop else answer
     for marker in _LAST_WORDS:
@@ -174,16 +179,6 @@ def prime_math(response: str, ground_truth: str) -> float:
 def _parted(text: str, marker: str) -> tuple[str, bool, str]:
     start = text.lower().rfind(marker)
     return text[: max(0, start)], start >= 0, text[start + len(marker) :]
-
-
-def _last_box(text: str) -> str:
-    r"""Return what the first braces after the last `\boxed`, or without one after the last `\fbox`, contain."""
-    start = text.rfind("\\boxed")
-    start = text.rfind("\\fbox") if start < 0 else start
-    brace = text.find("{", start) if start >= 0 else -1
-    if brace < 0 or "}" in text[start:brace]:
-        return ""
-    return (braced(text, brace) or "").strip()
 
 
 def math_verify(response: str, ground_truth: str) -> float:
