@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
-from functools import cache, lru_cache
-from typing import Any, cast
+from functools import lru_cache
+from typing import Any
 
 from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from, lag_text, newest
 from flowgraph.language.handle import Truncation
 from flowgraph.language.rows import leaf_paths
-from flowgraph.language.values import Group, Kind, Mask, Model, Record, Sample, State, Trajectory, Value, fields
+from flowgraph.language.values import Group, Kind, Mask, Model, Record, Sample, State, Trajectory, Value, cached, fields
 
 Origin = Node | Param
 
@@ -103,13 +103,9 @@ class GraphFacts:
         return MadeBy(param, newest(edge), root in self.regional, edge.at_most, edge.corrected)
 
 
+@cached  # records in records share their parts: without it the time doubles with each level
 def has_rows(kind: type[Value]) -> bool:
     """Return whether values of a type have rows: columns by row or token, and records with such a part."""
-    return _has_rows(cast("Any", kind))  # mypy: as in `fields`
-
-
-@cache  # records in records share their parts: without it the time doubles with each level
-def _has_rows(kind: Any) -> bool:
     if issubclass(kind, Record):
         return any(map(has_rows, fields(kind).values()))
     return kind.kind in (Kind.ROW, Kind.TOKEN)

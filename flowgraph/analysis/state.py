@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from flowgraph.language.graph import Graph, Param
+from flowgraph.language.graph import Graph
 from flowgraph.language.values import Model
 
 StateKind = Literal["weights", "value", "data", "random"]
@@ -34,26 +34,24 @@ def carried_state(graph: Graph) -> tuple[StateItem, ...]:
     Carried parameters come first, then data parameters that are read, then nodes that use random numbers. A model that
     nothing updates is not state, because a run loads it again from its source.
     """
-    carried = graph.carries()
+    carried, items = graph.carries(), list[StateItem]()
+    for param in (param for param in graph.params if param.name in carried):
+        if not issubclass(param.type, Model):
+            items.append(StateItem("value", param.name, ("value",)))
+            continue
+        versions = {param, *(node for node in graph.nodes if node.root is param)}
+        updates = [node for node in graph.nodes if node.op.carries is not None and node.regions and node in versions]
+        optimizers = dict.fromkeys(str(getattr(node.settings, "optimizer", "its optimizer")) for node in updates)
+        holds = ["weights", "version", *(f"state of {name}" for name in optimizers)]
+        lags = (edge.at_most for node in graph.nodes for edge in node.edges() if edge.source in versions)
+        if lag := max(lags, default=0):
+            holds.append(f"weights up to {lag} versions old")
+        items.append(StateItem("weights", param.name, tuple(holds)))
     read = {edge.source for edge in graph.outputs} | {edge.source for node in graph.nodes for edge in node.edges()}
     inputs = [param for param in graph.params if param in read and not issubclass(param.type, Model)]
-    return (
-        *(_carried(graph, param) for param in graph.params if param.name in carried),
-        *(StateItem("data", param.name, ("seed", "step")) for param in inputs if param.name not in carried),
-        *(StateItem("random", node.name, ("seed", "step")) for node in graph.nodes if node.op.key is not None),
-    )
-
-
-def _carried(graph: Graph, param: Param) -> StateItem:
-    if not issubclass(param.type, Model):
-        return StateItem("value", param.name, ("value",))
-    versions = {param, *(node for node in graph.nodes if node.root is param)}
-    updates = [node for node in graph.nodes if node.op.carries is not None and node.regions and node in versions]
-    optimizers = dict.fromkeys(str(getattr(node.settings, "optimizer", "its optimizer")) for node in updates)
-    lags = (edge.at_most for node in graph.nodes for edge in node.edges() if edge.source in versions)
-    lag = max(lags, default=0)
-    old = (f"weights up to {lag} versions old",) if lag else ()
-    return StateItem("weights", param.name, ("weights", "version", *(f"state of {name}" for name in optimizers), *old))
+    items += [StateItem("data", param.name, ("seed", "step")) for param in inputs if param.name not in carried]
+    items += [StateItem("random", node.name, ("seed", "step")) for node in graph.nodes if node.op.key is not None]
+    return tuple(items)
 
 
 def state_text(items: Sequence[StateItem]) -> str:

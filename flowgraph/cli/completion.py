@@ -71,13 +71,6 @@ def _paths(incomplete: str, fits: Callable[[Path], bool]) -> Iterator[str]:
             yield f"{base}{path.name}/"
 
 
-def _holds_flow(path: Path) -> bool:
-    if path.suffix != ".py" or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return b"@flow" in file.read(READ_BYTES)
-
-
 def named_flows(incomplete: str) -> list[str]:
     """Return the names of shipped and installed flows that begin with `incomplete`."""
     from flowgraph.files.shipped import flows_folder
@@ -92,7 +85,14 @@ def flows(incomplete: str) -> list[str]:
 
     Folders, which may hold such files, are returned too.
     """
-    return [*named_flows(incomplete), *_offered(_paths(incomplete, _holds_flow), incomplete)]
+
+    def has_flow(path: Path) -> bool:
+        if path.suffix != ".py" or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return b"@flow" in file.read(READ_BYTES)
+
+    return [*named_flows(incomplete), *_offered(_paths(incomplete, has_flow), incomplete)]
 
 
 def plans(incomplete: str) -> list[str]:

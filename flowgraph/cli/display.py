@@ -160,21 +160,17 @@ class Display:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = options.max_width
+        head = one_line(self.graph.name, columns // 3)
+        count = f"step {self.step}/{self.steps}  {self.step / max(self.steps, 1):4.0%}"
+        width = max(BAR_CELLS[0], min(BAR_CELLS[1], columns - Text(head).cell_len - len(count) - 4))
+        progress = Table.grid(padding=(0, 2, 0, 0))
+        bar = ProgressBar(total=max(self.steps, 1), completed=self.step, width=width)
+        progress.add_row(Text(head, style="bold"), bar, Text(count))
         speeds = "  ".join([*self._speeds(), f"elapsed {show_duration(self._clock_s() - self._started_s)}"])
         slowest = sorted(self.seconds.items(), key=lambda item: -item[1])[:5]
         nodes = "  ".join(f"{name} {seconds:.3f} s" for name, seconds in slowest)
         sample = [] if self.shown is None else _sample_lines(self.shown, columns)
-        parts = (self._progress(columns), _cut(speeds, columns), self._metrics(columns), _cut(nodes, columns, "dim"))
-        yield Group(*parts, *sample)
-
-    def _progress(self, columns: int) -> Table:
-        head = one_line(self.graph.name, columns // 3)
-        count = f"step {self.step}/{self.steps}  {self.step / max(self.steps, 1):4.0%}"
-        width = max(BAR_CELLS[0], min(BAR_CELLS[1], columns - Text(head).cell_len - len(count) - 4))
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        bar = ProgressBar(total=max(self.steps, 1), completed=self.step, width=width)
-        grid.add_row(Text(head, style="bold"), bar, Text(count))
-        return grid
+        yield Group(progress, _cut(speeds, columns), self._metrics(columns), _cut(nodes, columns, "dim"), *sample)
 
     def _metrics(self, columns: int) -> Table:
         names = short_metric_names(name for name, _ in self._headlines())

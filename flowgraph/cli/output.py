@@ -130,21 +130,20 @@ def wrap_lines(text: str, columns: int) -> str:
     policy: one two three four
         five six
     """
-    return "\n".join(part for line in text.split("\n") for part in _parts(line, columns))
-
-
-def _parts(line: str, columns: int) -> list[str]:
-    if width(line) <= columns:
-        return [line]
-    indent = _hanging(line, columns)
-    parts, part = list[str](), ""
-    for piece in re.findall(r"\s*(?:[#·] )?\S+", line):
-        if part.strip() and width(part + piece) > columns:
-            parts.append(part)
-            part = " " * indent + piece.strip()
-        else:
-            part += piece
-    return [*parts, part]
+    lines = list[str]()
+    for line in text.split("\n"):
+        if width(line) <= columns:
+            lines.append(line)
+            continue
+        indent, part = _hanging(line, columns), ""
+        for piece in re.findall(r"\s*(?:[#·] )?\S+", line):
+            if part.strip() and width(part + piece) > columns:
+                lines.append(part)
+                part = " " * indent + piece.strip()
+            else:
+                part += piece
+        lines.append(part)
+    return "\n".join(lines)
 
 
 def _hanging(line: str, columns: int) -> int:

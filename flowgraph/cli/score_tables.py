@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.cli.output import print_table, say
 
 if TYPE_CHECKING:
     from flowgraph import app
-    from nodes.evaluation.estimates import Estimate, ScoreReport
+    from nodes.evaluation.estimates import Estimate
 
 LOST = ("rule_failures", "unreadable")
 
@@ -19,17 +19,25 @@ def print_scores(result: app.EvalResult) -> None:
 
     `result.report` must not be None.
     """
-    from nodes.evaluation.estimates import INTERVAL
+    from nodes.evaluation.estimates import INTERVAL, shown_ks
 
-    assert result.report is not None, "something was scored"
-    say(_head(result.about), fit=True)
-    print_table(["", "mean", "±"], list(_lines(result.report, result.about)))
+    report, about = result.report, result.about
+    assert report is not None, "something was scored"
+    say(_head(about), fit=True)
+    rows = [("score", *_cells(report.score))]
+    rows += [(f"pass@{k}", *_cells(report.pass_at[k])) for k in shown_ks(list(report.pass_at))]
+    if (tokens := report.tokens) is not None:
+        rows.append(("response tokens", f"{tokens.mean:.2f}", f"median {tokens.median:g}, most {tokens.most}"))
+    if report.truncated is not None:
+        rows.append(("truncated", f"{report.truncated:.4f}", ""))
+    rows += [(name.replace("_", " "), str(about[name]), "") for name in LOST if about.get(name)]
+    print_table(["", "mean", "±"], rows)
     if result.by_source:
-        rows = [
-            (source, str(report.prompts), *_cells(report.score), *_cells(report.pass_at[1]))
-            for source, report in result.by_source.items()
+        sources = [
+            (source, str(scores.prompts), *_cells(scores.score), *_cells(scores.pass_at[1]))
+            for source, scores in result.by_source.items()
         ]
-        print_table(["data_source", "prompts", "score", "±", "pass@1", "±"], rows)
+        print_table(["data_source", "prompts", "score", "±", "pass@1", "±"], sources)
     say(f"± is the {INTERVAL}")
 
 
@@ -46,22 +54,6 @@ def _head(about: Mapping[str, Any]) -> str:
     scored = f"the first {about['done']} of them" if "done" in about else ""
     settings = [f"{name}={about[name]:g}" for name in ("n", "temperature", "max_tokens", "seed") if name in about]
     return ", ".join(filter(None, (f"{model}{after}", data, scored, *settings, f"rule {about['by']}")))
-
-
-def _lines(report: ScoreReport, about: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    from nodes.evaluation.estimates import shown_ks
-
-    yield ("score", *_cells(report.score))
-    for k in shown_ks(list(report.pass_at)):
-        yield (f"pass@{k}", *_cells(report.pass_at[k]))
-    if report.tokens is not None:
-        spread = f"median {report.tokens.median:g}, most {report.tokens.most}"
-        yield "response tokens", f"{report.tokens.mean:.2f}", spread
-    if report.truncated is not None:
-        yield "truncated", f"{report.truncated:.4f}", ""
-    for name in LOST:
-        if about.get(name):
-            yield name.replace("_", " "), str(about[name]), ""
 
 
 def _cells(estimate: Estimate) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from flowgraph.errors.exit_codes import ExitCode
@@ -70,8 +71,4 @@ class FlowError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.what, self.where, self.notes, self.hint)
-
-
-def _rebuild(cls: type[FlowError], what: str, where: str, notes: Sequence[str], hint: str) -> FlowError:
-    return cls(what, where=where, notes=notes, hint=hint)
+        return partial(type(self), where=self.where, notes=self.notes, hint=self.hint), (self.what,)

@@ -48,16 +48,6 @@ class FlowTypeError(FlowError, TypeError):
         return cls(f"{name}: {why}", where=where, hint=hint)
 
 
-def _short_repr(value: object) -> str:
-    if callable(value) and hasattr(value, "__name__"):
-        return "a lambda" if value.__name__ == "<lambda>" else f"the function {value.__name__}"
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001 - __repr__ is any code, and an int of thousands of digits has no text
-        return f"({type(value).__name__})"
-    return text if len(text) <= 120 else f"{text[:120]}…"
-
-
 class SettingError(FlowError, ValueError):
     """A setting that is unknown or out of its range."""
 
@@ -73,7 +63,14 @@ class SettingError(FlowError, ValueError):
     @classmethod
     def refused(cls, where: str, setting: str, value: object, why: str) -> SettingError:
         """Return the error for a value that a setting refuses, with the reason."""
-        return cls(f"{setting}={without_keys(_short_repr(value))}: {why}", where=where)
+        try:
+            text = repr(value)
+        except Exception:  # noqa: BLE001 - __repr__ is any code, and an int of thousands of digits has no text
+            text = f"({type(value).__name__})"
+        text = text if len(text) <= 120 else f"{text[:120]}…"
+        if callable(value) and hasattr(value, "__name__"):
+            text = "a lambda" if value.__name__ == "<lambda>" else f"the function {value.__name__}"
+        return cls(f"{setting}={without_keys(text)}: {why}", where=where)
 
     @classmethod
     def no_owner(cls, name: str, names: Iterable[str]) -> SettingError:

@@ -83,10 +83,14 @@ def resolve_settings(
 
     def change(node: Node) -> Node:
         values = {name: getattr(node.settings, name) for name in node.settings.model_fields_set}
-        origin = dict.fromkeys(values, str(node.at))
+        origin, model = dict.fromkeys(values, str(node.at)), node.model()
+        param = carried_from(model) if model is not None else None
         for suggestion in suggestions:
-            for name, value in _suggested(graph, node, suggestion).items():
-                values[name], origin[name] = value, suggestion.origin
+            applies = suggestion.param is None or (param is not None and param is graph.param(suggestion.param))
+            for dotted, value in suggestion.values.items() if applies else ():
+                op, _, name = dotted.rpartition(".")
+                if op == node.op.name and name not in node.settings.model_fields_set:
+                    values[name], origin[name] = value, suggestion.origin
             make_settings(node.op.settings, values, node.name, suggestion.origin)
         for name, value in chosen_by_node.get(node.name, {}).items():
             values[name], origin[name] = value, "--set"
@@ -135,16 +139,6 @@ def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingEr
         except SettingError as error:
             faults.append(error)
     return faults
-
-
-def _suggested(graph: Graph, node: Node, suggestion: Suggestion) -> dict[str, object]:
-    model = node.model()
-    param = carried_from(model) if model is not None else None
-    if suggestion.param is not None and (param is None or param is not graph.param(suggestion.param)):
-        return {}
-    values = {name.rpartition("."): value for name, value in suggestion.values.items()}
-    written = node.settings.model_fields_set
-    return {name: value for (op, _, name), value in values.items() if op == node.op.name and name not in written}
 
 
 def _by_node(graph: Graph, chosen: Mapping[str, object]) -> dict[str, dict[str, object]]:

@@ -312,7 +312,17 @@ class Flow(Generic[P, R]):
         """Return the flow's results: edges if called on edges, or values if called on real values."""
         site = call_site()
         bound = self.signature.bind(args, kwargs, str(site))
-        fit = _check_arguments(self.name, self.signature.ports, bound, site)
+        record, fit = current_record(), True
+        for port in self.signature.ports:
+            value = bound[port.name]
+            if not _fits(port, value):
+                fit = False
+                origin = value.edge.made() if isinstance(value, Value) and value.edge else ""
+                name, expected, got = f"{self.name}({port.name}=)", port.value_type.__name__, type(value).__name__
+                error = FlowTypeError.wrong_type(str(site), name, expected, got, origin)
+                if record is None or not record.going_on:
+                    raise error
+                record.faults.append(error)
         values = {name: bound[name] for name in self.signature.settings.model_fields if name in bound}
         settings = make_settings(self.signature.settings, values, self.name, str(site))
         out = cast("Callable[..., R]", self.fn)(**bound | {name: getattr(settings, name) for name in values})
@@ -371,16 +381,12 @@ class Flow(Generic[P, R]):
         except FlowError:
             raise
         except (Exception, SystemExit) as error:
-            hint = "compute with a value in the body of a @node, where it holds data" if _computes(error) else ""
+            owner = error.obj if isinstance(error, AttributeError) else None
+            computes = isinstance(error, TypeError) and "unsupported operand" in str(error)
+            computes = computes or (isinstance(owner, Value) and not isinstance(owner, Record))  # a method of data
+            hint = "compute with a value in the body of a @node, where it holds data" if computes else ""
             raise UserCodeError.raised(f"flow {self.name}", error, traceback_line(error, at.file), hint) from error
         return Graph(self.name, params, (), at, chosen), out if isinstance(out, tuple) else (out,)
-
-
-def _computes(error: BaseException) -> bool:
-    """Return whether an error comes from arithmetic on values, or from a method of data that values lack."""
-    if isinstance(error, AttributeError):
-        return isinstance(error.obj, Value) and not isinstance(error.obj, Record)
-    return isinstance(error, TypeError) and "unsupported operand" in str(error)
 
 
 def _distinct(faults: Sequence[FlowError]) -> list[FlowError]:
@@ -398,22 +404,6 @@ def _with_results(graph: Graph, outputs: Sequence[Any], calls: Sequence[Node]) -
     complete = replace(graph, outputs=tuple(cast("Edge", value.edge) for value in outputs))
     read = set(complete.all_nodes)
     return replace(complete, dropped=tuple(call for call in calls if call not in read))
-
-
-def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, object], site: Site) -> bool:
-    """Refuse arguments that do not fit a flow's parameters; where faults are recorded, return whether all fit."""
-    record, fit = current_record(), True
-    for port in ports:
-        value = bound[port.name]
-        if not _fits(port, value):
-            fit = False
-            origin = value.edge.made() if isinstance(value, Value) and value.edge else ""
-            expected, got = port.value_type.__name__, type(value).__name__
-            error = FlowTypeError.wrong_type(str(site), f"{name}({port.name}=)", expected, got, origin)
-            if record is None or not record.going_on:
-                raise error
-            record.faults.append(error)
-    return fit
 
 
 def traceback_line(error: BaseException, file: str) -> str:

@@ -6,11 +6,10 @@ And parts of records: a narrowed record has only some of its parts, and refuses 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from flowgraph.errors import LawError
-from flowgraph.language.values import Kind, Lengths, Record, Value, fields
+from flowgraph.language.values import Kind, Lengths, Record, Value, cached, fields
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,6 +108,7 @@ def narrowed(record: R, paths: Iterable[str]) -> R:
     return type(record).of(parts, record.measures)
 
 
+@cached
 def leaf_paths(kind: type[Value], prefix: str = "") -> tuple[tuple[str, type[Value]], ...]:
     """Return (path, type) of each part of a record type, with nested records replaced by their parts.
 
@@ -119,11 +119,6 @@ def leaf_paths(kind: type[Value], prefix: str = "") -> tuple[tuple[str, type[Val
     >>> [path for path, _ in leaf_paths(Around)]
     ['lengths']
     """
-    return _leaf_paths(cast("Any", kind), prefix)  # mypy: as in `fields`
-
-
-@cache
-def _leaf_paths(kind: Any, prefix: str) -> tuple[tuple[str, type[Value]], ...]:
     if not issubclass(kind, Record):
         return ((prefix, kind),)
     parts = fields(kind).items()

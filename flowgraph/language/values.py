@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform
 
 from flowgraph.errors import FlowTypeError, LawError, nearest
 from flowgraph.language.call_site import call_site
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 
 _OPERATORS = dict[str, Callable[..., Any]]()
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def cached(function: Function) -> Function:
+    """Return a function that keeps its results, as `functools.cache` does, and may be called with classes of values.
+
+    For mypy a class is not Hashable if its instances are not, so that it refuses a call of the function of `cache`.
+    """
+    return cast("Function", cache(function))
 
 
 def set_operators(**nodes: Callable[..., Any]) -> None:
@@ -328,6 +339,7 @@ class Record(Value):
             return known[name].at(self._edge.part(name, known[name]))
 
 
+@cached
 def fields(record: type[Record]) -> dict[str, type[Value]]:
     """Return the type of each part that a record type declares, by name, including inherited parts.
 
@@ -339,11 +351,7 @@ def fields(record: type[Record]) -> dict[str, type[Value]]:
     >>> list(fields(Pair))
     ['mask']
     """
-    return _fields(cast("Any", record))  # mypy: no class with a __hash__ for its instances is Hashable itself
 
-
-@cache
-def _fields(record: Any) -> dict[str, type[Value]]:
     def refuse(why: str, hint: str = "") -> FlowTypeError:
         return FlowTypeError.bad_call(_here(), record.__name__, why, hint)
 

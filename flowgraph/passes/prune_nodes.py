@@ -21,7 +21,13 @@ def prune_nodes(graph: Graph) -> Graph:
     `pruned` of the result gets a line for each removed call and node, sums excepted. Of a sum of terms that all have
     factor 0, one term remains.
     """
-    smaller = rewrite(graph, _without_zeros)
+
+    def change(node: Node) -> Node | Edge:
+        terms = [edge for _, edge in node.inputs] if node.op is ADD else []
+        rest = [edge for edge in terms if not (isinstance(edge.source, Node) and _is_zero(edge.source))]
+        return node if len(rest) == len(terms) else (rest or terms)[0]
+
+    smaller = rewrite(graph, change)
     remaining = {node.stamp for node in smaller.all_nodes}
     notes = [f"{call.op.name}  # {call.at}: nothing reads it" for call in graph.dropped]
     notes += [
@@ -30,15 +36,6 @@ def prune_nodes(graph: Graph) -> Graph:
         if node.stamp not in remaining and node.op is not ADD
     ]
     return replace(smaller, dropped=(), pruned=(*graph.pruned, *notes)) if notes else smaller
-
-
-def _without_zeros(node: Node) -> Node | Edge:
-    """Return a sum without its term of factor 0, or any other node unchanged; of two such terms one stays."""
-    if node.op is not ADD:
-        return node
-    terms = [edge for _, edge in node.inputs]
-    rest = [edge for edge in terms if not (isinstance(edge.source, Node) and _is_zero(edge.source))]
-    return node if len(rest) == len(terms) else (rest or terms)[0]
 
 
 def _is_zero(node: Node) -> bool:

@@ -13,7 +13,8 @@ from nodes.data.checks import PROMPT_HINT, is_messages, is_text
 
 COLUMNS_HINT = "--columns prompt=problem,answer=solution"
 TRUTHS = ("answer", "ground_truth")
-"""Names for the ground truth, which is stored as `reward_model.ground_truth`."""
+"""Names for the ground truth."""
+STORED_TRUTH = "reward_model.ground_truth"
 MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 
 Columns = Mapping[str, Sequence[str]]
@@ -58,7 +59,7 @@ def with_columns(table: Table, columns: Columns, *, file: str, where: Callable[[
                 kinds = "a text or a list of messages"
                 raise DataError.wrong_type(file, source, values.type, kinds, hint=PROMPT_HINT)
             table = _with_truths(table, values) if name == "ground_truth" else _with_column(table, name, values)
-        elif not _has(table, name):
+        elif name not in table.column_names and (name != "ground_truth" or _at(table, STORED_TRUTH) is None):
             raise DataError.lacks_column(file, source, table.column_names)
     if "prompt" in table.column_names and is_text(table.schema.field("prompt").type):
         prompts: list[str | None] = table.column("prompt").to_pylist()
@@ -90,12 +91,6 @@ def _at(table: Table, path: str) -> Array | None:
 def _one(table: Table, name: str) -> Array:
     column = table.column(table.column_names.index(name))
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
-def _has(table: Table, name: str) -> bool:
-    return name in table.column_names or (
-        name == "ground_truth" and _at(table, "reward_model.ground_truth") is not None
-    )
 
 
 def _with_truths(table: Table, values: Array) -> Table:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 from flowgraph.errors import DataError, ModelError
@@ -16,7 +15,7 @@ from flowgraph.models import hub
 from nodes.data.arrow import Table
 from nodes.data.columns import Columns, with_source
 from nodes.data.mixing import joined
-from nodes.data.rows import READERS, checked
+from nodes.data.rows import read
 
 COPY = "refs/convert/parquet"
 HELD_OUT = ("test", "validation")
@@ -90,13 +89,6 @@ def _config(spec: str, config: str, configs: Iterable[str]) -> set[str]:
 
 
 def _rows(spec: str, name: str, files: Sequence[Path], columns: Columns) -> Table:
-    tables = list[tuple[str, Table]]()
-    for path in files:
-        table, lines = READERS[path.suffix](path)
-        file = f"{spec} {path.parent.name}/{path.name}"
-        tables.append((file, checked(table, columns, file, partial(_place, file, lines))))
+    named = [(f"{spec} {path.parent.name}/{path.name}", path) for path in files]
+    tables = [(file, read(path, columns, name=file)) for file, path in named]
     return with_source(joined(tables) if len(tables) > 1 else tables[0][1], name)
-
-
-def _place(file: str, lines: Sequence[int], index: int) -> str:
-    return f"{file}:{lines[index]}" if lines else f"{file} row {index} (from 0)"

@@ -123,7 +123,13 @@ def joined(tables: Sequence[tuple[str, Table]]) -> Table:
     Text columns become plain strings, and metadata of the schemas is dropped. Raises DataError, which names the table,
     for a column whose types in two tables cannot be joined.
     """
-    plain = [(name, _plain(table)) for name, table in tables]
+    plain = list[tuple[str, Table]]()
+    for name, table in tables:
+        texts = table.replace_schema_metadata(None)
+        for index, field in enumerate(table.schema):
+            if is_text(field.type) and not pa.types.is_string(field.type):
+                texts = texts.set_column(index, field.name, table.column(index).cast(pa.string()))
+        plain.append((name, texts))
     first_name, first = plain[0]
     for name, table in plain[1:]:
         for field in table.schema:
@@ -140,13 +146,6 @@ def joined(tables: Sequence[tuple[str, Table]]) -> Table:
             raise DataError.failed(name, f"its columns do not fit those of {first_name}", fault) from fault
         first_name = "the files before it"
     return first.combine_chunks()
-
-
-def _plain(table: Table) -> Table:
-    for index, field in enumerate(table.schema):
-        if is_text(field.type) and not pa.types.is_string(field.type):
-            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
-    return table.replace_schema_metadata(None)
 
 
 def _conflicts(path: str, mine: DataType, theirs: DataType) -> Iterator[tuple[str, DataType, DataType]]:

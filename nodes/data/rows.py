@@ -55,27 +55,21 @@ def table_of(rows: Sequence[Row]) -> Table:
     return pa.Table.from_pylist(list(rows), schema=schema)
 
 
-def read(path: Path, columns: Columns = NO_COLUMNS) -> Table:
+def read(path: Path, columns: Columns = NO_COLUMNS, *, name: str = "") -> Table:
     """Return the checked rows of a `.parquet` or `.jsonl` file, with columns renamed by `columns` (`with_columns`).
 
-    Raises DataError, with file, row and column, if the file is missing, corrupt, empty or of another format.
+    `name` is the file's name in errors, by default its path. Raises DataError, with file, row and column, if the file
+    is missing, corrupt, empty or of another format, and for the first fault that `check_rows` finds.
     """
     if not path.is_file():
         raise DataError.missing(path)
     if path.suffix not in READERS:
         raise DataError.unusable(path, f"not a data file: its name must end in {' or '.join(READERS)}")
-    table, lines = READERS[path.suffix](path)
-    return checked(
-        table, columns, str(path), lambda index: f"{path}:{lines[index]}" if lines else f"{path} row {index} (from 0)"
-    )
+    (table, lines), file = READERS[path.suffix](path), name or str(path)
 
+    def where(index: int) -> str:
+        return f"{file}:{lines[index]}" if lines else f"{file} row {index} (from 0)"
 
-def checked(table: Table, columns: Columns, file: str, where: Callable[[int], str]) -> Table:
-    """Return a table whose columns are renamed by `columns` (`with_columns`), after `check_rows` has found no fault.
-
-    `file` names the table in errors; `where` returns the name of a row, given its index. Raises DataError for the first
-    fault.
-    """
     if len(set(table.column_names)) == table.num_columns and table.num_rows:  # else the check refuses it
         table = with_columns(table, columns, file=file, where=where)
     check_rows(table, file=file, where=where)

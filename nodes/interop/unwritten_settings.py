@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from flowgraph.errors import FlowError
 from flowgraph.language.graph import Graph, Node, rewrite
-from nodes.interop.algorithm import REPORTS, settings_of
+from nodes.interop.algorithm import REPORTS
 
 RESOURCE_SETTINGS = frozenset({"workers", "limit_s", "micro_batch_tokens"})  # change how fast, and in how much memory
 SHARED_KINDS = frozenset({"generate", "update"})  # kinds whose nodes share one value in a system
@@ -35,9 +35,17 @@ def unwritten_settings(graph: Graph, unsaid: tuple[str, ...], write: Callable[[G
             if name not in RESOURCE_SETTINGS and not is_default:
                 changed = _with_other_values(graph, node, name, write)
                 (lost if all(variant == text for variant in changed) else written).append((node, name))
-    values = ((node, name, getattr(node.settings, name)) for node, name in lost if not _is_shared(node, name, written))
-    texts = ((node, name, str(getattr(value, "__name__", value))) for node, name, value in values)
-    return tuple(f"{node.name}.{name}={text if text.isprintable() else repr(text)}" for node, name, text in texts)
+    texts = list[str]()
+    for node, name in lost:
+        value = getattr(node.settings, name)
+        peers = (peer for peer, setting in written if setting == name and peer.op is node.op)
+        is_shared = node.op.kind in SHARED_KINDS and any(getattr(peer.settings, name) == value for peer in peers)
+        # A note names the estimator that reads greedy responses, if a system does not have it.
+        is_greedy = (node.op.kind, name, value) == ("generate", "temperature", 0.0)
+        if not (is_shared or is_greedy):
+            text = str(getattr(value, "__name__", value))
+            texts.append(f"{node.name}.{name}={text if text.isprintable() else repr(text)}")
+    return tuple(texts)
 
 
 def _with_other_values(graph: Graph, owner: Node, name: str, write: Callable[[Graph], str]) -> Iterator[str]:
@@ -66,11 +74,3 @@ def _with_other_values(graph: Graph, owner: Node, name: str, write: Callable[[Gr
             yield write(variant)
         except FlowError:
             yield ""
-
-
-def _is_shared(node: Node, name: str, written: list[tuple[Node, str]]) -> bool:
-    value = settings_of(node)[name]
-    if (node.op.kind, name, value) == ("generate", "temperature", 0.0):
-        return True  # a note names the estimator that reads greedy responses, if a system does not have it
-    peers = (peer for peer, setting in written if setting == name and peer.op is node.op)
-    return node.op.kind in SHARED_KINDS and any(settings_of(peer)[name] == value for peer in peers)

@@ -127,7 +127,14 @@ def normal_math(text: str) -> str:
     if equals and len(left) <= 2 and "=" not in right:
         text = right
     text = _with_braces(_with_braces(text, "\\sqrt", 1).replace(" ", ""), "\\frac", 2)
-    return "\\frac{1}{2}" if text == "0.5" else _slash_as_fraction(text)
+    if text == "0.5":
+        return "\\frac{1}{2}"
+    above, _, below = text.partition("/")
+    try:
+        fraction = int(above), int(below)
+    except ValueError:
+        return text
+    return f"\\frac{{{fraction[0]}}}{{{fraction[1]}}}" if text == f"{fraction[0]}/{fraction[1]}" else text
 
 
 def _with_braces(text: str, command: str, arguments: int) -> str:
@@ -148,15 +155,6 @@ def _with_braces(text: str, command: str, arguments: int) -> str:
         braces = "".join(letter if letter == "{" else f"{{{letter}}}" for letter in piece[:arguments])
         pieces.append(braces + piece[arguments:])
     return command.join(pieces)
-
-
-def _slash_as_fraction(text: str) -> str:
-    above, _, below = text.partition("/")
-    try:
-        fraction = int(above), int(below)
-    except ValueError:
-        return text
-    return f"\\frac{{{fraction[0]}}}{{{fraction[1]}}}" if text == f"{fraction[0]}/{fraction[1]}" else text
 
 
 def equal_math(answer: str, truth: str) -> bool:
@@ -182,6 +180,7 @@ _UNITS_OF_MINERVA = (
     *("\\text{\n}", "\\text{}", "\\mathrm{th}", "^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", '"', "\\dots"),
 )
 _UNWRAPPED = tuple(re.compile(rf"\\{command}\{{(.*?)\}}") for command in ("text", "textbf", "overline"))
+_FORMULA_OF_LINE = re.compile(r"^[^$\n]*(\$[^$\n]*\$).*$", re.MULTILINE)
 _BOX_TO_THE_END = re.compile(r"\\boxed\{(.*)\}")
 _BARE_FRACTION, _BARE_ROOT = re.compile(r"frac([^{])(.)"), re.compile(r"sqrt([^{])")
 
@@ -201,17 +200,12 @@ def normal_minerva(text: str) -> str:
     text = text.rpartition("=")[2]
     for before, after in (*_OF_MINERVA, *((unit, "") for unit in _UNITS_OF_MINERVA)):
         text = text.replace(before, after)
-    text = "\n".join(_formula_of(line) for line in text.split("\n"))
+    text = _FORMULA_OF_LINE.sub(r"\1", text)
     for wrapped in (*_UNWRAPPED, _BOX_TO_THE_END):
         text = wrapped.sub(r"\1", text)
     text = _BARE_ROOT.sub(r"sqrt{\1}", _BARE_FRACTION.sub(r"frac{\1}{\2}", text)).replace("$", "")
     without_commas = text.replace(",", "")
     return (without_commas if without_commas.isdigit() else text).strip()
-
-
-def _formula_of(line: str) -> str:
-    parts = line.split("$", 2)
-    return f"${parts[1]}$" if len(parts) == 3 else line
 
 
 def normal_words(text: str) -> str:

@@ -208,18 +208,16 @@ def equal_expressions(answer: str, truth: str, *, letters_are_products: bool = F
 def _expression(text: str, letters_are_products: bool) -> Any:
     if len(text) > ANSWER_CHARACTERS:
         raise ValueError("it is too long")
-    tokens = [token for match in _TOKEN.finditer(text) for token in _names(match["token"], letters_are_products)]
+    tokens = list[str]()
+    for match in _TOKEN.finditer(text):
+        token = match["token"]
+        if not token.isalpha() or len(token) == 1 or token in FUNCTIONS or token in CONSTANTS:
+            tokens.append("**" if token == "^" else token)
+        elif letters_are_products:
+            tokens += token
+        else:
+            raise ValueError(f"{token} is a word")
     return read_expression(_with_products(tokens))
-
-
-def _names(token: str, letters_are_products: bool) -> Iterable[str]:
-    if token == "^":
-        return ["**"]
-    if not token.isalpha() or len(token) == 1 or token in FUNCTIONS or token in CONSTANTS:
-        return [token]
-    if not letters_are_products:
-        raise ValueError(f"{token} is a word")
-    return token
 
 
 def _with_products(tokens: Iterable[str]) -> str:
@@ -287,7 +285,8 @@ def _close(answer: str, truth: str) -> bool:
         return True
     number, expected = _plain_number(answer), _plain_number(truth)
     if number is not None and expected is not None:
-        return any(math.isclose(value, number, rel_tol=RELATIVE_TOLERANCE) for value in _percentages(expected))
+        percentages = (expected / 100, expected, expected * 100)
+        return any(math.isclose(value, number, rel_tol=RELATIVE_TOLERANCE) for value in percentages)
     answer, truth = answer.strip(), truth.strip()
     if not answer or not truth:
         return False
@@ -315,7 +314,3 @@ def _close_lists(answer: str, truth: str) -> bool:
 
 def _plain_number(text: str) -> float | None:
     return _float(text.replace("{,}", "") if "{,}" in text else text.replace(",", ""))
-
-
-def _percentages(value: float) -> tuple[float, ...]:
-    return value / 100, value, value * 100

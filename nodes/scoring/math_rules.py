@@ -132,18 +132,10 @@ def geo3k(response: str, ground_truth: str, *, format_score: float = 0.1) -> flo
     """
     answer = last_boxed(response)
     right = equal_values("None" if answer is None else answer.strip(), str(ground_truth), compact=True)
-    score = (1.0 - format_score) * right + format_score * _thinks_and_boxes(response)
+    after_thought = response.removeprefix("<think>").partition("</think>")[2]
+    formed = response.startswith("<think>") and "}" in after_thought.partition("\\boxed{")[2]
+    score = (1.0 - format_score) * right + format_score * formed
     return Unreadable(score) if answer is None else score
-
-
-def _thinks_and_boxes(response: str) -> bool:
-    position = 0
-    for part in ("</think>", "\\boxed{", "}"):
-        start = response.find(part, position or len("<think>"))
-        if start < 0:
-            return False
-        position = start + len(part)
-    return response.startswith("<think>")
 
 
 _BEFORE = ("answer:", "answer is", "answers are")
@@ -154,8 +146,9 @@ _LAST_WORDS = ("be ", "is ", "are ", "=", ": ", "get ", "be\n", "is\n", "are\n",
 def prime_math(response: str, ground_truth: str) -> float:
     r"""Score 1 if the answer equals the truth as text, as an expression or as a number within 1e-4, else 0.
 
-    To find the answer, the response is cut to the text after the last "answer is" or the like, then to the contents of
-    the last box, then to the text after the last "=", "is" or the like; a cut whose marker is missing is skipped.
+    To find the answer, the response is cut to the text after the last "answer is" or the like, then to what the first
+    braces after the last `\boxed`, or else `\fbox`, contain, then to the text after the last "=", "is" or the like; a
+    cut whose marker is missing is skipped.
 
     Source: verl, `verl/utils/reward_score/prime_math`; Cui et al. 2025 (PRIME), arXiv 2502.01456.
     Deviation: a response is never evaluated as Python, as verl does with `eval`: see `equal_values`, `equal_loosely`.
@@ -163,39 +156,29 @@ def prime_math(response: str, ground_truth: str) -> float:
     >>> prime_math(r"Hence x = \boxed{2\sqrt{3}}", r"\sqrt{12}"), prime_math("The answer is 50%", "0.5")
     (1.0, 1.0)
     """
-    answer, truth = _last_statement(response), str(ground_truth)
-    return float(equal_values(answer, truth) or equal_loosely(answer, truth))
-
-
-def _last_statement(response: str) -> str:
+    answer, truth = response, str(ground_truth)
     for marker in _BEFORE:
-        _, mark, rest = _parted(response, marker)
-        response = rest.strip() if mark else response
+        _, mark, rest = _parted(answer, marker)
+        answer = rest.strip() if mark else answer
     for marker in _AFTER:
-        before, mark, _ = _parted(response, marker)
-        response = before.strip() if mark else response
-    response = _last_box(response) or response
-    sentences, stop, _ = response.rpartition(". ")
-    response = sentences.strip() if stop else response
+        before, mark, _ = _parted(answer, marker)
+        answer = before.strip() if mark else answer
+    start = answer.rfind("\\boxed")
+    start = answer.rfind("\\fbox") if start < 0 else start
+    brace = answer.find("{", start) if start >= 0 else -1
+    if brace >= 0 and "}" not in answer[start:brace]:
+        answer = (braced(answer, brace) or "").strip() or answer
+    sentences, stop, _ = answer.rpartition(". ")
+    answer = sentences.strip() if stop else answer
     for marker in _LAST_WORDS:
-        _, mark, rest = _parted(response, marker)
-        response = rest.strip() if mark else response
-    return response
+        _, mark, rest = _parted(answer, marker)
+        answer = rest.strip() if mark else answer
+    return float(equal_values(answer, truth) or equal_loosely(answer, truth))
 
 
 def _parted(text: str, marker: str) -> tuple[str, bool, str]:
     start = text.lower().rfind(marker)
     return text[: max(0, start)], start >= 0, text[start + len(marker) :]
-
-
-def _last_box(text: str) -> str:
-    r"""Return what the first braces after the last `\boxed`, or without one after the last `\fbox`, contain."""
-    start = text.rfind("\\boxed")
-    start = text.rfind("\\fbox") if start < 0 else start
-    brace = text.find("{", start) if start >= 0 else -1
-    if brace < 0 or "}" in text[start:brace]:
-        return ""
-    return (braced(text, brace) or "").strip()
 
 
 def math_verify(response: str, ground_truth: str) -> float:

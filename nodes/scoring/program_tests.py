@@ -209,15 +209,12 @@ def same_print(printed: str, expected: str) -> bool:
         return True
     truth = [line.strip() for line in expected.split("\n") if line]
     filled = [line for line in lines if line]
-    return truth in (lines, filled) or _close(filled, truth)
-
-
-def _close(lines: Sequence[str], expected: Sequence[str]) -> bool:
-    """Return whether lines are the same numbers, at least one of them not a natural number."""
-    if len(lines) != len(expected) or all(line.isdigit() for line in (*lines, *expected)):
+    if truth in (lines, filled):
+        return True
+    if len(filled) != len(truth) or all(line.isdigit() for line in (*filled, *truth)):
         return False
     try:
-        pairs = [(float(line), float(truth)) for line, truth in zip(lines, expected, strict=True)]
+        pairs = [(float(line), float(right)) for line, right in zip(filled, truth, strict=True)]
     except ValueError:
         return False
     return all(a == b or (math.isfinite(b) and abs(a - b) <= ABSOLUTE + RELATIVE * abs(b)) for a, b in pairs)

@@ -62,8 +62,7 @@ class DrawResult:
     def refuse_format(self, to: str) -> None:
         """Raise UsageError if `to` is not a format that can be printed; `png` and `html` are files only."""
         if to not in PRINTED:
-            hint = nearest(to, PRINTED) or f"known: {', '.join(PRINTED)}; a page or PNG needs -o FILE"
-            raise UsageError(f"cannot print `{to}`", where="--to", hint=hint)
+            raise UsageError(f"cannot print `{to}`", where="--to", hint=nearest(to, PRINTED))
 
     def svg(self) -> str:
         """Return the picture as SVG. Raises UsageError if the picture cannot be drawn."""

@@ -49,8 +49,7 @@ def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawi
 def refuse_unknown_picture(name: str) -> None:
     """Raise UsageError if no picture is called `name`; the hint names the nearest picture, or else all of them."""
     if name not in PICTURES:
-        hint = nearest(name, PICTURES) or f"known: {', '.join(PICTURES)}"
-        raise UsageError(f"no picture `{name}`", where="--picture", hint=hint)
+        raise UsageError(f"no picture `{name}`", where="--picture", hint=nearest(name, PICTURES))
 
 
 def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:

@@ -49,8 +49,7 @@ class FlowStage:
 
     def __post_init__(self) -> None:
         if self.stage not in STAGES:
-            hint = nearest(self.stage, STAGES) or f"known: {', '.join(STAGES)}"
-            raise UsageError(f"no stage `{self.stage}`", where="--stage", hint=hint)
+            raise UsageError(f"no stage `{self.stage}`", where="--stage", hint=nearest(self.stage, STAGES))
 
     def text(self, *, sites: bool = True) -> str:
         """Return the flow at this stage as text; `sites` adds the file and line of each node.

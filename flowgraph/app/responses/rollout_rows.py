@@ -160,8 +160,8 @@ def _files(run: RunFolder, node: str | None) -> tuple[str, dict[int, Path]]:
     if node is None:
         return next(iter(files.items()))
     if node not in files:
-        hint = nearest(node, files) or f"recorded: {', '.join(files)}"
-        raise UsageError(f"{run.path} has no responses of `{node}`", where=f"--node {node}", hint=hint)
+        what = f"{run.path} has no responses of `{node}`"
+        raise UsageError(what, where=f"--node {node}", hint=nearest(node, files))
     return node, files[node]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from flowgraph.app.planning.flow_inputs import cache_folder
@@ -39,25 +39,23 @@ def rollouts_page(result: RolloutRows, cache: Path | None = None, say: Say = lam
         response = _shown(row, result, scales, decode if room > 0 else None)
         room -= len(response.tokens)
         responses.append(response)
-    facts = run.facts()
+    run_facts = run.facts()
+    facts = [("step", str(result.step)), ("responses", f"{result.total:,}")]
+    for name in result.results:
+        numbers = [float(value) for row in result.rows if isinstance(value := row.values[name], int | float)]
+        if numbers:
+            facts.append((f"mean {name}", f"{sum(numbers) / len(numbers):.4g}"))
     about = f"{len(result.rows)} of {result.matching:,} responses"
     about += "" if result.matching == result.total else f" that match, of {result.total:,} in all"
     return responses_html(
         ResponsesPage(
-            title=f"{facts['flow']} · {result.run.name}",
+            title=f"{run_facts['flow']} · {result.run.name}",
             about=f"{about}, sampled by {result.node} in step {result.step}.",
-            facts=(("step", str(result.step)), ("responses", f"{result.total:,}"), *_means(result)),
+            facts=tuple(facts),
             scales=tuple(scale for scale, _, _ in scales),
             responses=tuple(responses),
         )
     )
-
-
-def _means(result: RolloutRows) -> Iterator[tuple[str, str]]:
-    for name in result.results:
-        numbers = [float(value) for row in result.rows if isinstance(value := row.values[name], int | float)]
-        if numbers:
-            yield f"mean {name}", f"{sum(numbers) / len(numbers):.4g}"
 
 
 Scale = tuple[TokenScale, str, str]
@@ -93,6 +91,18 @@ def token_scales(result: RolloutRows) -> list[Scale]:
 def _shown(row: RolloutRow, result: RolloutRows, scales: Sequence[Scale], decode: Decode | None) -> ShownResponse:
     names = [name for name in row.values if name not in result.results]
     tokens = () if decode is None else tuple(pieces(row.tokens[:MAX_TOKENS_A_RESPONSE], decode))
+    values = list[Sequence[float]]()  # of each scale: a number for each token, NaN where there is none
+    for _, name, kind in scales:
+        if kind == "surprise":
+            values.append([-logprob for logprob in row.logprobs])
+        elif name not in row.token_values:
+            value = row.values[name]
+            number = float(value) if kind == "advantage" and isinstance(value, int | float) else math.nan
+            values.append([number] * len(row.tokens))
+        elif kind == "log-prob ratio":
+            values.append([new - old for new, old in zip(row.token_values[name], row.logprobs, strict=False)])
+        else:
+            values.append(row.token_values[name])
     return ShownResponse(
         title=f"prompt {row.values['prompt']}, sample {row.values['sample']}",
         prompt=row.prompt,
@@ -101,19 +111,5 @@ def _shown(row: RolloutRow, result: RolloutRows, scales: Sequence[Scale], decode
         facts=tuple((name, row.values[name]) for name in names if name not in ("prompt", "sample")),
         tokens=tokens,
         token_count=len(row.tokens),
-        values=tuple(_values(row, name, kind)[: len(tokens)] for _, name, kind in scales),
+        values=tuple(tuple(numbers[: len(tokens)]) for numbers in values),
     )
-
-
-def _values(row: RolloutRow, name: str, kind: str) -> tuple[float, ...]:
-    """Return a number for each token of a response, NaN where there is none."""
-    if kind == "surprise":
-        return tuple(-logprob for logprob in row.logprobs)
-    if name in row.token_values:
-        values = row.token_values[name]
-        if kind != "log-prob ratio":
-            return values
-        return tuple(new - old for new, old in zip(values, row.logprobs, strict=False))
-    value = row.values[name]
-    number = float(value) if kind == "advantage" and isinstance(value, int | float) else math.nan
-    return (number,) * len(row.tokens)

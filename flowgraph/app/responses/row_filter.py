@@ -110,6 +110,4 @@ def _comparison(
 
 def unknown_column(name: str, columns: Collection[str], where: str) -> UsageError:
     """Return the error for an unknown column; the hint is the nearest of `columns`, or else lists some of them."""
-    return UsageError(
-        f"no column `{name}`", where=where, hint=nearest(name, columns) or f"columns: {', '.join(columns)}"
-    )
+    return UsageError(f"no column `{name}`", where=where, hint=nearest(name, columns))

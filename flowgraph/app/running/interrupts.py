@@ -73,18 +73,13 @@ class Interrupts:
             signal.signal(number, before)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self._closing or (self._opening and _interrupted()):
+        error = sys.exception()  # that is being handled right now, or a KeyboardInterrupt that it came from
+        while error is not None and not isinstance(error, KeyboardInterrupt):
+            error = error.__context__
+        if self._closing or (self._opening and error is not None):
             return
         if self._asked or not self._patient:
             raise KeyboardInterrupt
         self._asked = True
         with contextlib.suppress(OSError):  # the terminal may be gone
             self._say(f"stopping {self._stops} (again: at once); the records are in {self._where}")
-
-
-def _interrupted() -> bool:
-    """Return whether a KeyboardInterrupt is being handled right now, or caused the exception that is."""
-    error = sys.exception()
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__context__
-    return error is not None

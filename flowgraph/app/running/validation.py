@@ -119,8 +119,8 @@ def _refuse_metrics(graph: Graph, sources: Collection[str], data: str, request: 
     if (metric := training.keep_best) is None:
         return
     if metric not in names:
-        hint = nearest(metric, names) or f"known: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"
-        raise UsageError(f"the check of held-out data has no metric `{metric}`", where="--keep-best", hint=hint)
+        what = f"the check of held-out data has no metric `{metric}`"
+        raise UsageError(what, where="--keep-best", hint=nearest(metric, names))
     if training.checkpoint_every == 0:
         _refuse_best(metric, "--checkpoint-every is 0")
 

@@ -91,7 +91,8 @@ def records_by_split(source: Path, split: str, *, only: bool = False) -> dict[st
         files = dict[str, list[Path]]()
         for path in sorted(source.rglob("*")):
             is_problem = path.name == QUESTION
-            if path.is_file() and (is_problem or (path.name.endswith(SUFFIXES) and not _of_problem(path))):
+            in_problem = path.name in FIELD_FILES.values() and (path.parent / QUESTION).is_file()
+            if path.is_file() and (is_problem or (path.name.endswith(SUFFIXES) and not in_problem)):
                 relative = path.parent.relative_to(source) if is_problem else path.relative_to(source)
                 files.setdefault(_split(relative) or _split(Path(source.name)), []).append(path)
     else:
@@ -112,10 +113,6 @@ def _split(relative: Path) -> str:
         if match:
             return SPLITS[match[1].lower()]
     return ""
-
-
-def _of_problem(path: Path) -> bool:
-    return path.name in FIELD_FILES.values() and (path.parent / QUESTION).is_file()
 
 
 def _records(paths: list[Path]) -> Iterator[SourceRecord]:

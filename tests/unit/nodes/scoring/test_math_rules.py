@@ -217,7 +217,7 @@ for number, part in enumerate(parts):
     for name in ("gsm8k", "gsm8k_flexible", "gsm8k_value", "math_reward", "math_dapo"):
         getattr(math_rules, name)(response, "9")
     question_rules.search_r1(response, "9"), question_rules.search_r1_inside(response, "9")
-    math_rules._last_statement(response), math_rules._thinks_and_boxes(response)
+    math_rules.geo3k(response, "9"), math_rules.prime_math(response, "9")
     extract_answer(response)
     try:
         normal_math(text)
