@@ -44,8 +44,9 @@ class ProgramPlacement:
     def placed(self) -> PlacedRole:
         """Return the placement as a PlacedRole with stand-in settings; a program only tests settings for equality."""
         running = RoleSettings(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps)
-        late = {"lag": self.lag, "ahead": self.ahead}
-        return PlacedRole(role=self.role, pool=self.pool, engine=self.engine, running=running, **late)
+        return PlacedRole(
+            role=self.role, pool=self.pool, engine=self.engine, running=running, lag=self.lag, ahead=self.ahead
+        )
 
 
 @dataclass(frozen=True, eq=False)
