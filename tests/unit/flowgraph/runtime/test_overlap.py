@@ -297,8 +297,11 @@ def test_without_any_task_a_run_fails(side: Callable[..., Side], depth: int, eve
     for i, (step, task) in enumerate(tasks):
         if isinstance(task, Run) and "adapt" in task.nodes:
             continue  # the end of its step misses it, in `train`
-        with pytest.raises((LawError, KeyError, AssertionError)):
-            assert side(program).in_order(tasks[:i] + tasks[i + 1 :]).bits() == expected, (step, task)
+        try:
+            same = side(program).in_order(tasks[:i] + tasks[i + 1 :]).bits() == expected
+        except (LawError, KeyError, AssertionError):
+            continue
+        assert not same, (step, task)
 
 
 @pytest.mark.parametrize("store", ["begun", "versions", "carried"])
@@ -315,7 +318,7 @@ def test_without_a_store_of_steps_under_way_a_run_fails(side: Callable[..., Side
 
     forgetful = Forgetful(found.program, found.handles, found.executor, found.sources)
     with contextlib.suppress(LawError):
-        assert forgetful.train().bits() != expected
+        assert (forgetful.train().bits() == expected) is False
 
 
 def test_an_iteration_in_which_the_update_is_first_is_refused_at_once(side: Callable[..., Side]) -> None:
