@@ -361,9 +361,18 @@ def test_a_checkpoint_is_not_resumed_with_another_overlap(side: Callable[..., Si
     program = overlapping(1)
     first = side(program).train(until=2)
     first.executor.save_state(program, tmp_path)
-    for other, said in ((overlapping(2), "depth 2"), (overlapping(0), "no depth")):
-        with pytest.raises(DataError, match=f"has steps under way with depth 1; policy 1 1 1, but the plan has {said}"):
+    for other, now in ((overlapping(2), "depth 2"), (overlapping(0), "steps that do not overlap")):
+        with pytest.raises(DataError, match=rf"was written with depth 1 \(policy 1 ahead.*\), but the plan has {now}"):
             side(other).executor.load_state(other, tmp_path)
+
+
+def test_rows_under_way_in_pools_that_the_plan_lacks_are_refused(side: Callable[..., Side], tmp_path: Path) -> None:
+    program = overlapping(1)
+    side(program).train(until=2).executor.save_state(program, tmp_path)
+    text = (tmp_path / "window.json").read_text()
+    (tmp_path / "window.json").write_text(text.replace('"train"', '"gone"'))
+    with pytest.raises(DataError, match=r"was written with the pools .*gone.*, but the plan has the pools"):
+        side(program).executor.load_state(program, tmp_path)
 
 
 def test_a_damaged_window_is_refused(side: Callable[..., Side], tmp_path: Path) -> None:
