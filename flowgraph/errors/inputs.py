@@ -382,9 +382,8 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def bad_sandbox(cls, url: str, why: str) -> RuleError:
         """Return the error for a text that is not the URL of a remote sandbox."""
-        return cls(
-            f"`{without_keys(url)}` is not the URL of a sandbox: {why}", hint="e.g. http://localhost:8080/run_code"
-        )
+        what = f"`{without_keys(url)}` is not the URL of a sandbox: {why}"
+        return cls(what, hint="e.g. http://localhost:8080/run_code")
 
     @classmethod
     def for_a_model(cls, row: str, hint: str = "") -> RuleError:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+FOR_MODELS = "--eval-every 0, or score with remote_reward or remote_judge, which a check can use too"
+
+
 def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
     """Return the check of held-out prompts: responses of the first trained policy, scored by the flow's rule.
 
@@ -47,8 +50,7 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     if not held_out.num_rows:
         raise DataError.unusable(inputs.data.name, "has no held-out rows", hint="--eval-every 0, or --held-out FILE")
     nodes = {node.op.name: node for node in reversed(flow.nodes)}
-    refill = nodes.get("refill")
-    sampler, scorer = (getattr(nodes.get(name, refill), "settings", None) for name in ("generate", "score"))
+    sampler, scorer = (getattr(nodes.get(op, nodes.get("refill")), "settings", None) for op in ("generate", "score"))
     rule, longest = getattr(scorer, "by", "data"), suggested(inputs.data.data_source).get("generate.max_tokens", 256)
     rows = check_rows(held_out, training.eval_rows)
     settings = {
@@ -65,8 +67,7 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     served = next((nodes[name] for name in SERVED if name in nodes), None) if scorer is None else None
     if served is None and isinstance(rule, str):
         name = f"the held-out rows of {inputs.data.name}"
-        hint = "--eval-every 0, or score with remote_reward or remote_judge, which a check can use too"
-        refuse_unscorable(rule, held_out, name, hint)
+        refuse_unscorable(rule, held_out, name, FOR_MODELS)
         refuse_unknown_sources(rule, held_out, name)
 
     def by_the_server(node: Node) -> Node:
@@ -78,8 +79,7 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     _refuse_metrics(graph, sources, inputs.data.name, request)
     plan = plan_second_flow(program.plan, graph, {"policy": policy})
     check = lower(graph, plan, {"policy": dict(program.origins)[policy]})
-    # The copy that it samples from stays as old as the plan lets a step leave it: else how often a run is checked
-    # would change what it trains on.
+    # Its copy stays as old as a step may leave it: else how often a run is checked would change what it trains on.
     lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)
     check = replace(check, tasks=tuple(replace(t, lag=lag) if isinstance(t, Sync) else t for t in check.tasks))
     graded = tuple(node.name for kind in ("generate", "score") for node in graph.nodes if node.op.kind == kind)
