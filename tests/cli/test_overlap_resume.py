@@ -105,7 +105,7 @@ def test_a_run_that_is_stopped_says_what_becomes_of_the_rows_under_way(tmp_path:
 # ------------------------------------------------------------------------------------------- killed
 
 
-MORE = [pytest.param(seed, 5, marks=pytest.mark.slow(group="resume")) for seed in range(1, 21)]  # 100 runs
+MORE = [pytest.param(seed, 5, marks=pytest.mark.slow(group="overlap")) for seed in range(1, 21)]  # 100 runs
 
 
 @pytest.mark.processes
@@ -133,7 +133,7 @@ def whole_on_ray(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.processes
-@pytest.mark.slow(group="resume")
+@pytest.mark.slow(group="overlap")
 @pytest.mark.parametrize(("kill", "lines"), MOMENTS)
 def test_a_run_on_ray_whose_driver_or_worker_is_killed_is_resumed(whole_on_ray: Path, kill: str, lines: int) -> None:
     folder, name = whole_on_ray, f"{kill}{lines}"

@@ -33,7 +33,7 @@ from flowgraph.runtime.ray.start import start
 from flowgraph.runtime.record.run_folder import write_rollout
 from nodes.data.source import PromptSource
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow(group="ray")]
 
 OWN = Path(__file__).parent / "overlap_flows.py"
 GRAPH: Graph = compile_graph(find_flow(f"{OWN}:two_pools").flow.graph())

@@ -202,8 +202,12 @@ def test_a_run_equals_whole_steps_in_order_that_sample_from_kept_weights(
         assert {name: value for name, value in ours.items() if "staleness" not in name} == theirs
 
 
+MORE = [(1, 1, 60), (2, 1, 50), (1, 2, 40), (2, 2, 30), (1, 4, 10), (2, 4, 10)]
+
+
 @pytest.mark.parametrize(
-    ("depth", "every", "count"), [(1, 1, 60), (2, 1, 50), (1, 2, 40), (2, 2, 30), (1, 4, 10), (2, 4, 10)]
+    ("depth", "every", "count"),
+    [(1, 1, 5), (2, 2, 5), *(pytest.param(*each, marks=pytest.mark.slow(group="overlap")) for each in MORE)],
 )
 def test_two_hundred_random_orders_give_the_same_bits(
     side: Callable[..., Side], depth: int, every: int, count: int
@@ -258,6 +262,7 @@ def before(place: int, other: int, waits: list[frozenset[int]]) -> list[int] | N
     return order
 
 
+@pytest.mark.slow(group="overlap")
 @looped("depth, every", [(1, 1), (2, 1), (1, 2)])
 def test_without_any_wait_some_order_gives_something_else(side: Callable[..., Side], depth: int, every: int) -> None:
     """All but the order of side effects at one place: sampling is named by its step, so its order changes nothing."""
@@ -287,6 +292,7 @@ def test_without_any_wait_some_order_gives_something_else(side: Callable[..., Si
         assert names & {*second.split(", ")}, f"{second} need not wait for {first}"
 
 
+@pytest.mark.slow(group="overlap")
 @looped("depth, every", [(1, 1), (2, 2)])
 def test_without_any_task_a_run_fails(side: Callable[..., Side], depth: int, every: int) -> None:
     """Also a sync: what samples then has older weights than its schedule says, and refuses them."""
