@@ -51,9 +51,9 @@ def why_alone(
     It compares the plan with the fastest overlap of the same placements and of the best of the `ranked` ones.
     """
     overlaps = list(overlaps_of(problem, homes))
-    for other in ranked[:COMPARED]:
-        overlaps += overlaps_of(problem, other.homes)
-    steps = [step for each in overlaps if (step := step_of(problem, each)).period_s is not None]
+    for candidate in ranked[:COMPARED]:
+        overlaps += overlaps_of(problem, candidate.homes)
+    steps = [step for overlap in overlaps if (step := step_of(problem, overlap)).period_s is not None]
     if not steps or plan.step is None or not plan.step.period_s:
         why = "sampling has no devices of its own, rows of several steps do not fit, or a step makes more updates"
         return f"{why} than {many(problem.lag, 'update')}"
@@ -64,5 +64,5 @@ def why_alone(
     syncs = [(task.name, task.seconds / task.every) for task in fastest.tasks if task.kind == "sync" and task.seconds]
     sync_s = fsum(seconds for _, seconds in syncs)
     if sync_s > MUCH_SHARE * period_s:
-        return f"{takes}, of which {listed([name for name, _ in syncs])} is {show_s(sync_s)} in which both pools wait"
+        return f"{takes}: both pools wait {show_s(sync_s)} for {listed([name for name, _ in syncs])}"
     return f"{takes}, by {' → '.join(fastest.cycle)}"

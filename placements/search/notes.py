@@ -63,8 +63,8 @@ def cautions(problem: PlanningProblem) -> tuple[str, ...]:
     if problem.staleness and not problem.staleness_bound and problem.synced:
         param = next(iter(problem.synced)).partition(".")[0]
         notes.append(
-            f"{problem.graph.name} declares no staleness bound: its loss is not corrected for stale rollouts, "
-            f"and `run` refuses a plan with them, until the flow has "
+            f"{problem.graph.name} declares no staleness bound: its loss is not corrected for stale rollouts, and "
+            f"`run` refuses a plan with them, until the flow has "
             f"`generate(stale({param}, at_most={problem.staleness}), …)`"
         )
     if problem.streamed and problem.lag and problem.synced:

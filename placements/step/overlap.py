@@ -1,9 +1,8 @@
 """How far each role of a placement works ahead of training, within the staleness that a problem allows.
 
 A run overlaps steps if a role of its plan works `ahead`: `flowgraph.lowering.pipeline_steps`. Sampling may then be one
-step ahead of training; or two, if rows take long from one to the other. The rest of the staleness makes syncs of
-weights rarer. It needs a pool of its own. Not here: the tasks of such steps (`tasks`), and their seconds
-(`step_forecast`).
+step ahead of training; or two, if rows take long from one to the other. It needs a pool of its own. The rest of the
+staleness makes syncs of weights rarer. Not here: the tasks of such steps (`tasks`), and their seconds (`step_forecast`).
 """
 
 from __future__ import annotations
@@ -61,21 +60,24 @@ def overflowing(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> boo
     """Return whether some pool needs more memory than a plan may fill."""
     rooms = {home.pool: room_bytes(home.group.of.memory_bytes, home.group.of.kind) for home in homes}
     forecasts = forecasts_of(problem, homes)
-    return any(each.worst is not None and each.worst.memory_bytes > rooms[each.pool] for each in forecasts)
+    return any(pool.worst is not None and pool.worst.memory_bytes > rooms[pool.pool] for pool in forecasts)
 
 
 def overlaps_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Iterator[list[RolePlacement]]:
     """Yield placements with each overlap of steps that keeps the laws of programs, the least staleness first.
 
     For each depth, weights are synced in every step, or as rarely as the staleness allows. On a pool that also trains,
-    only host work would overlap, which is no reason for older weights; streamed rows gain from them there, too.
+    only host work would overlap, which is not worth older weights; streamed rows gain from them there, too.
     """
-    staged = [StagedNode(load.node, load.role.name, load.stage, load.phase == "update") for load in problem.loads]
+    staged = [
+        StagedNode(node=load.node, role=load.role.name, stage=load.stage, updates=load.phase == "update")
+        for load in problem.loads
+    ]
     trained = {copy_of(home): home.role.name for home in homes if home.role.use == "train"}
     training = {home.pool for home in homes if home.role.use == "train"}
-    apart = [home for home in homes if home.role.name in problem.synced and copy_of(home) not in trained]
-    apart = [home for home in apart if home.pool not in training or problem.streamed]
-    updates = {home.role.param: problem.updates_of(home.role.param) for home in apart}
+    copies = [home for home in homes if home.role.name in problem.synced and copy_of(home) not in trained]
+    copies = [home for home in copies if home.pool not in training or problem.streamed]
+    updates = {home.role.param: problem.updates_of(home.role.param) for home in copies}
     steps = min((problem.lag // count for count in updates.values()), default=0)
     overlaps = list[tuple[int, int]]()
     for depth in range(1, min(MOST_AHEAD, steps) + 1):
@@ -84,7 +86,7 @@ def overlaps_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Ite
     tried = list[tuple[Mapping[str, int], int]]()
     for depth, every in sorted(overlaps, key=sum):
         ahead = roles_ahead({home.role.name: home.pool for home in homes}, staged, depth)
-        ahead |= {home.role.name: 0 for home in homes if home.role.name in problem.synced and home not in apart}
+        ahead |= {home.role.name: 0 for home in homes if home.role.name in problem.synced and home not in copies}
         if (ahead, every) in tried or any(ahead[name] for name in trained.values()):
             continue
         tried.append((ahead, every))
@@ -92,7 +94,7 @@ def overlaps_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Ite
             replace(
                 home,
                 ahead=ahead[home.role.name],
-                lag=updates[home.role.param] * (ahead[home.role.name] + every - 1) if home in apart else 0,
+                lag=updates[home.role.param] * (ahead[home.role.name] + every - 1) if home in copies else 0,
             )
             for home in homes
         ]
@@ -128,5 +130,5 @@ def roles_ahead(pools: Mapping[str, str], staged: Sequence[StagedNode], depth: i
     after = [node for node in placed if node not in sampling and (node.updates or node.stage >= last)]
     # A node that reads the results of a trained model's forward pass stays in the step of that model.
     first = min((node.stage for node in after if pools[node.role] in trained and not node.updates), default=len(staged))
-    late = {node.role for node in after if pools[node.role] in trained or node.stage > first}
-    return {role: depth if role in before or role not in late else 0 for role in pools}
+    own_step = {node.role for node in after if pools[node.role] in trained or node.stage > first}
+    return {role: depth if role in before or role not in own_step else 0 for role in pools}

@@ -124,7 +124,7 @@ def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:
 
 
 def in_one(schedule: Schedule) -> tuple[Schedule, int, Mapping[str, str]]:
-    """Return a schedule of which one step is as many steps of `schedule` as repeat, their number, and the tasks' names.
+    """Return a schedule whose single step is all steps of `schedule` until they repeat, their number, and names.
 
     Each task of the result runs in each of its steps; the names map its tasks to those of `schedule`. Steps repeat
     after the least common multiple of what `every` says.

@@ -86,8 +86,8 @@ def _alone(step: StepOutline, seconds: Sequence[Seconds], every: Sequence[int]) 
         runs = zip(seconds, every, strict=True)
         totals = [0.0 if number % steps else task.total_s for task, steps in runs]
         spans.append(makespan(step.names, step.before, totals))
-    known = [span.seconds for span in spans if span.seconds is not None]
-    return replace(spans[0], seconds=fsum(known) / len(known)) if len(known) == len(spans) else spans[0]
+    totals_s = [span.seconds for span in spans if span.seconds is not None]
+    return replace(spans[0], seconds=fsum(totals_s) / len(spans)) if len(totals_s) == len(spans) else spans[0]
 
 
 def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepOutline:
@@ -103,8 +103,16 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
         model = copies.setdefault(home.role.param, [])
         model += [key] if key not in model else []
         sleeps, copy = home.running.sleeps, model.index(key)
-        late = {"lag": home.lag, "ahead": home.ahead}
-        placements.append(ProgramPlacement(home.role.name, home.pool, home.engine, copy, sleeps, **late))
+        placement = ProgramPlacement(
+            role=home.role.name,
+            pool=home.pool,
+            engine=home.engine,
+            copy=copy,
+            sleeps=sleeps,
+            lag=home.lag,
+            ahead=home.ahead,
+        )
+        placements.append(placement)
     # If one engine trains a model and another generates with it, a run measures their mismatch.
     trained = {home.role.param: home.engine for home in homes if home.role.use == "train"}
     sampled = [home for home in homes if home.role.use == "sample"]
@@ -238,9 +246,12 @@ def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Sched
         scheduled.append(ScheduledTask(DRIVER, "host", (), max(wait.pause_s for wait in paused)))
         # The pause of a step is one of the step before what comes after it.
         direct += [
-            TaskWait(name, DRIVER, delay - 1) for name, delay in dict.fromkeys((w.before, w.delay) for w in paused)
+            TaskWait(before=name, after=DRIVER, delay=delay - 1)
+            for name, delay in dict.fromkeys((w.before, w.delay) for w in paused)
         ]
-        direct += [TaskWait(DRIVER, name, 1) for name in dict.fromkeys(wait.after for wait in paused)]
+        direct += [
+            TaskWait(before=DRIVER, after=name, delay=1) for name in dict.fromkeys(wait.after for wait in paused)
+        ]
     overlap = any(task.shift for task in tasks)
     return Schedule(tuple(scheduled), tuple(direct), frozenset({HOST} if overlap else ()))
 

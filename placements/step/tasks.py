@@ -44,9 +44,8 @@ class ProgramPlacement:
     def placed(self) -> PlacedRole:
         """Return the placement as a PlacedRole with stand-in settings; a program only tests settings for equality."""
         running = RoleSettings(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps)
-        return PlacedRole(
-            role=self.role, pool=self.pool, engine=self.engine, running=running, lag=self.lag, ahead=self.ahead
-        )
+        placed = PlacedRole(role=self.role, pool=self.pool, engine=self.engine, running=running, lag=self.lag)
+        return placed.model_copy(update={"ahead": self.ahead}) if self.ahead else placed
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,25 +202,26 @@ def outline(graph: Graph, placements: tuple[ProgramPlacement, ...]) -> StepOutli
     are left out.
     """
     placed = {placement.role: placement.placed for placement in placements}
-    nowhere = (ProgramPlacement(role.name, NOWHERE, "").placed for role in roles(graph) if role.name not in placed)
+    missing = [role.name for role in roles(graph) if role.name not in placed]
+    nowhere = (ProgramPlacement(role=name, pool=NOWHERE, engine="").placed for name in missing)
     # As much of a plan as a program depends on.
     skeleton = Plan.model_construct(structure_hash="", pools=(), placed=(*placed.values(), *nowhere))
     program = lower_unchecked(graph, skeleton)
     if program.pipeline is not None:
         return _iteration(program, program.pipeline)
-    kept, waits = [NOWHERE not in _pools_of(task) for task in program.tasks], waits_for(program)
-    places = [place for place, keeps in enumerate(kept) if keeps]
+    placed_here, waits = [NOWHERE not in _pools_of(task) for task in program.tasks], waits_for(program)
+    places = [place for place, keeps in enumerate(placed_here) if keeps]
     numbers = {place: number for number, place in enumerate(places)}
-    through = _waits_through(waits, kept)
+    through = _waits_through(waits, placed_here)
     needs = tuple(frozenset(numbers[need] for need in through[place]) for place in places)
     return StepOutline(program, tuple(program.tasks[place] for place in places), needs)
 
 
-def _waits_through(waits: Sequence[frozenset[int]], kept: Sequence[bool]) -> list[frozenset[int]]:
-    """Return the tasks that are kept for which each task waits, also through tasks that are not."""
+def _waits_through(waits: Sequence[frozenset[int]], placed_here: Sequence[bool]) -> list[frozenset[int]]:
+    """Return the tasks that are placed_here for which each task waits, also through tasks that are not."""
     through = list[frozenset[int]]()
     for needs in waits:
-        through.append(frozenset[int]().union(*({need} if kept[need] else through[need] for need in needs)))
+        through.append(frozenset[int]().union(*({need} if placed_here[need] else through[need] for need in needs)))
     return through
 
 
@@ -249,18 +249,18 @@ def _iteration(program: Program, pipeline: Pipeline) -> StepOutline:
     kernel, every = pipeline.kernel, lcm(*(copy.sync_every for copy in pipeline.copies))
     copies = [copy_schedule(program, turn.task) for turn in kernel]
     turns, first = len(kernel), every * (2 + -(-pipeline.depth // every))
-    run, kept = list[tuple[int, Task]](), list[bool]()
+    run, placed_here = list[tuple[int, Task]](), list[bool]()
     for number in range(first + every):
         for turn, copy in zip(kernel, copies, strict=True):
             run.append((number + turn.ahead, turn.task))
             idle = copy is not None and number % copy.sync_every > 0
-            kept.append(not idle and NOWHERE not in _pools_of(turn.task))
-    through, delays = _waits_through(waits_between(program, run), kept), dict[tuple[int, int], int]()
+            placed_here.append(not idle and NOWHERE not in _pools_of(turn.task))
+    through, delays = _waits_through(waits_between(program, run), placed_here), dict[tuple[int, int], int]()
     for place in range(first * turns, len(run)):
-        for need in through[place] if kept[place] else ():
+        for need in through[place] if placed_here[place] else ():
             pair, delay = (need % turns, place % turns), place // turns - need // turns
             delays[pair] = min(delay, delays.get(pair, delay))
-    order = [place for place in range(turns) if kept[first * turns + place]]
+    order = [place for place in range(turns) if placed_here[first * turns + place]]
     numbers = {place: number for number, place in enumerate(order)}
     waits = [(numbers[i], numbers[j], delay) for (i, j), delay in delays.items()]
     return StepOutline(

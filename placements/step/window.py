@@ -17,7 +17,7 @@ from placements.workload.planning_problem import PlanningProblem
 
 
 @dataclass(frozen=True)
-class Window:
+class HeldSteps:
     """What steps that overlap hold in host memory: rows of `batches` steps, and `copies` of weights on their way."""
 
     batches: int
@@ -31,14 +31,14 @@ class Window:
         return self.rows_bytes + self.weights_bytes
 
 
-def window_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Window:
+def window_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> HeldSteps:
     """Return the window of placed roles; of one step if none works ahead, with the weights of its sync.
 
     Rows have the most tokens that a step allows. On CPUs, weights travel in float32.
     """
     tokens = dict[str, int]()
-    for sampler, most in (response for load in problem.loads for response in load.responses):
-        tokens[sampler] = max(tokens.get(sampler, 0), most)
+    for sampler, count in (response for load in problem.loads for response in load.responses):
+        tokens[sampler] = max(tokens.get(sampler, 0), count)
     batches = 1 + max((home.ahead for home in homes), default=0)
     copies = weights_bytes = 0
     for home in homes:
@@ -48,7 +48,12 @@ def window_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Windo
             copies += waiting
             number_bytes = 4 if problem.kind == "cpu" else WEIGHT_BYTES
             weights_bytes += int(waiting * number_bytes * problem.shape(home.role).trained)
-    return Window(batches, int(batches * SHIPPED.rollout_token_bytes * sum(tokens.values())), copies, weights_bytes)
+    return HeldSteps(
+        batches=batches,
+        rows_bytes=int(batches * SHIPPED.rollout_token_bytes * sum(tokens.values())),
+        copies=copies,
+        weights_bytes=weights_bytes,
+    )
 
 
 def has_room_for_window(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> bool:

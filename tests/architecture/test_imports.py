@@ -76,7 +76,8 @@ FACES = {
         "language.rows",
         "files.untrusted",  # a profile, which is anyone's file
         "lowering",
-        *("lowering.insert_switches", "lowering.lower"),  # a forecast simulates the program
+        *("lowering.lower", "lowering.pipeline_steps"),  # a forecast simulates the program
+        "checks.overlap",  # the laws of steps that overlap, which every plan with them keeps
         *("lowering.parts", "lowering.program", "lowering.project_columns"),
         *("lowering.task_names", "lowering.waits"),
         *(

@@ -139,7 +139,7 @@ class NoRows:
 
 
 def clocked(graph: Graph, plan: Plan) -> tuple[float, list[tuple[int, int]]]:
-    """Return the mean seconds of a step of a run of a plan once it repeats, and each step with its version."""
+    """Return the mean seconds of a step of a plan's run once it repeats, and the step and version of what it draws."""
     program = lower(graph, plan)
     places = ClockedPlaces(plan)
     ends = Ends(places)

@@ -10,11 +10,11 @@ from flowgraph.analysis.placed_graph import check_plan
 from flowgraph.app.planning.overlap import with_overlap
 from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
-from flowgraph.app.planning.saved_plans import plan_again, prepare_again
+from flowgraph.app.planning.saved_plans import plan_again, prepare_again, saved_plan
 from flowgraph.app.request import Request, Say, Search, Target, option
 from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.errors import UsageError
-from placements import PlanRequest, forecast, report
+from placements import PlanRequest, report
 from placements import plan as search_plan
 
 
@@ -98,7 +98,7 @@ def _searched(
     plan = search.best.plan(prepared.assumed, asked.pins)
     if target.overlap is not None:
         plan = with_overlap(plan, prepared.problem.graph, depth, every, f"plan of {plan.flow}")
-        plan = forecast(prepared.problem, plan)
+        plan = saved_plan(plan, prepared, f"plan of {plan.flow}").forecast()
     check_plan(plan, prepared.problem.graph, f"plan of {plan.flow}")
     return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 
