@@ -75,13 +75,10 @@ def refill(
     settings of sampling are those of `generate`.
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.2. Deviation: bounded by `rounds`.
     """
-    import numpy as np
     import torch
 
     rollouts, useful, tried, ranks = list[ScoredRollout](), list[int](), 0, policy.handle.ranks
-    order = torch.unique(ranks.union(prompts.group.data))
-    shuffle = np.argsort(key.generator().bit_generator.random_raw(len(order)), kind="stable")
-    order = order[torch.from_numpy(shuffle)]
+    order = _shuffled(torch.unique(ranks.union(prompts.group.data)), key)
     limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s}
     limits |= {"allow": allow, "confined": confined, "sandbox": sandbox}
     sampling: Any = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "stop": stop, "ignore_eos": ignore_eos}
@@ -103,6 +100,15 @@ def refill(
         *(Measure(name, total=count, count=1) for name, count in counts.items()),
         Measure("no_signal", total=tried - len(useful), count=tried),
     )
+
+
+def _shuffled(groups: Tensor, key: Key) -> Tensor:
+    import numpy as np
+    import torch
+
+    order = np.argsort(key.generator().bit_generator.random_raw(len(groups)), kind="stable")
+    shuffled: Tensor = groups[torch.from_numpy(order)]
+    return shuffled
 
 
 def _with_signal(rollout: ScoredRollout) -> Tensor:

@@ -200,10 +200,7 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def lacks(cls, folder: object, what: str, saw: Iterable[str], hint: str = "") -> ModelError:
-        """Return the error for a model's folder that lacks a file, as `what` says.
-
-        `saw` are the names of the files in the folder; the first eight are listed.
-        """
+        """Return the error for a model's folder that lacks a file; of the files in it, `saw`, eight are listed."""
         names = sorted(saw)
         total = f", … ({len(names)} in all)" if len(names) > 8 else ""
         content = f"files: {', '.join(names[:8])}{total}" if names else "the folder is empty"
@@ -304,10 +301,7 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def lacks_column(cls, rule: str, parameter: str, names: Sequence[str], row: str) -> RuleError:
-        """Return the error for a parameter of a rule that no column of the data provides.
-
-        `names` are the columns that exist, and `row` names the row in which they were looked up.
-        """
+        """Return the error for a parameter of a rule that none of the columns `names` of a row provides."""
         hint = nearest(parameter, names)
         return cls(
             f"rule `{rule}` takes `{parameter}`, but no column has that name",
