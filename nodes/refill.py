@@ -84,8 +84,7 @@ def refill(
     sampling: Any = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "stop": stop, "ignore_eos": ignore_eos}
     sampling |= {"repetition_penalty": repetition_penalty, "temperature": temperature, "max_tokens": max_tokens}
     for part in torch.tensor_split(order, max(1, min(rounds, len(order)))):
-        rows = torch.isin(prompts.group.data, part).nonzero()[:, 0]
-        rollout = generate(policy, take(prompts, rows), n=n, key=key, **sampling)
+        rollout = generate(policy, _in_groups(prompts, part), n=n, key=key, **sampling)
         scores = score(rollout, by=by, format_score=format_score, on_error=on_error, **limits)
         rollouts.append(ScoredRollout.of({**rollout.parts, "scores": scores}, [*rollout.measures, *scores.measures]))
         useful += part[torch.isin(part, ranks.union(_with_signal(rollouts[-1])))].tolist()
@@ -100,6 +99,12 @@ def refill(
         *(Measure(name, total=count, count=1) for name, count in counts.items()),
         Measure("no_signal", total=tried - len(useful), count=tried),
     )
+
+
+def _in_groups(prompts: Prompts, groups: Tensor) -> Prompts:
+    import torch
+
+    return take(prompts, torch.isin(prompts.group.data, groups).nonzero()[:, 0])
 
 
 def _shuffled(groups: Tensor, key: Key) -> Tensor:

@@ -88,7 +88,7 @@ def combine_ranks(ranks: Sequence[MeasuredTask]) -> TimedTask:
 
     >>> sent = MeasuredTask("sync", "sync", "p.sample", "a", 0, 0.0, 2.0)
     >>> combine_ranks([sent, MeasuredTask("sync", "sync", "", "b", 0, 2.0, 0.5)])
-    TimedTask(name='sync', kind='sync', role='p.sample', pools=('a', 'b'), parts={'a': 2.0, 'b': 0.5}, shift=0)
+    TimedTask(name='sync', kind='sync', role='p.sample', pools=('a', 'b'), parts={'a': 2.0, 'b': 0.5}, shift=0, every=1)
     >>> combine_ranks([MeasuredTask("u", "update", "p.train", "a", rank, 0.0, 1.0 + rank) for rank in (0, 1)]).parts
     {'measured': 2.0}
     """
