@@ -74,20 +74,16 @@ def refill(
     settings of sampling are those of `generate`.
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.2. Deviation: bounded by `rounds`.
     """
-    import numpy as np
     import torch
 
     rollouts, useful, tried, ranks = list[ScoredRollout](), list[int](), 0, policy.handle.ranks
-    order = torch.unique(ranks.union(prompts.group.data))
-    shuffle = np.argsort(key.generator().bit_generator.random_raw(len(order)), kind="stable")
-    order = order[torch.from_numpy(shuffle)]
+    order = _shuffled(torch.unique(ranks.union(prompts.group.data)), key)
     limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s}
     limits |= {"allow": allow, "confined": confined, "sandbox": sandbox}
     sampling: Any = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "stop": stop, "ignore_eos": ignore_eos}
     sampling |= {"repetition_penalty": repetition_penalty, "temperature": temperature, "max_tokens": max_tokens}
     for part in torch.tensor_split(order, max(1, min(rounds, len(order)))):
-        rows = torch.isin(prompts.group.data, part).nonzero()[:, 0]
-        rollout = generate(policy, take(prompts, rows), n=n, key=key, **sampling)
+        rollout = generate(policy, _in_groups(prompts, part), n=n, key=key, **sampling)
         scores = score(rollout, by=by, format_score=format_score, on_error=on_error, **limits)
         rollouts.append(ScoredRollout.of({**rollout.parts, "scores": scores}, [*rollout.measures, *scores.measures]))
         useful += part[torch.isin(part, ranks.union(_with_signal(rollouts[-1])))].tolist()
@@ -102,6 +98,21 @@ def refill(
         *(Measure(name, total=count, count=1) for name, count in counts.items()),
         Measure("no_signal", total=tried - len(useful), count=tried),
     )
+
+
+def _in_groups(prompts: Prompts, groups: Tensor) -> Prompts:
+    import torch
+
+    return take(prompts, torch.isin(prompts.group.data, groups).nonzero()[:, 0])
+
+
+def _shuffled(groups: Tensor, key: Key) -> Tensor:
+    import numpy as np
+    import torch
+
+    order = np.argsort(key.generator().bit_generator.random_raw(len(groups)), kind="stable")
+    shuffled: Tensor = groups[torch.from_numpy(order)]
+    return shuffled
 
 
 def _with_signal(rollout: ScoredRollout) -> Tensor:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from flowgraph.errors import LawError
 from flowgraph.language.call_site import Site
-from flowgraph.language.graph import Edge, Graph
+from flowgraph.language.graph import Edge, Graph, Node
 
 SCHEMA = 2
 ROOM = "flowgraph.language."
@@ -57,21 +57,7 @@ def flat(graph: Graph) -> Flat:
             }
             for param in params
         ],
-        "nodes": [
-            {
-                "id": ids[node],
-                "name": node.name,
-                "op": f"{stored_module(node.op.module)}:{node.op.name}",
-                "kind": node.op.kind,
-                "inputs": [{"port": port, **_flat_edge(ids, edge)} for port, edge in node.inputs],
-                "returns": [stored_name(kind) for kind in node.returns],
-                "settings": plain_settings(node.settings),
-                "given": sorted(node.settings.model_fields_set),
-                "functions": [name for name, value in node.settings if callable(value)],
-                "at": _site(node.at),
-            }
-            for node in graph.all_nodes
-        ],
+        "nodes": [_flat_node(ids, node) for node in graph.all_nodes],
         "regions": [
             {
                 "node": ids[node],
@@ -89,6 +75,21 @@ def flat(graph: Graph) -> Flat:
         "inputs": [ids[param] for param in graph.params],
         "outputs": [_flat_edge(ids, edge) for edge in graph.outputs],
         "pruned": list(graph.pruned),
+    }
+
+
+def _flat_node(ids: Mapping[object, str], node: Node) -> Flat:
+    return {
+        "id": ids[node],
+        "name": node.name,
+        "op": f"{stored_module(node.op.module)}:{node.op.name}",
+        "kind": node.op.kind,
+        "inputs": [{"port": port, **_flat_edge(ids, edge)} for port, edge in node.inputs],
+        "returns": [stored_name(each) for each in node.returns],
+        "settings": plain_settings(node.settings),
+        "given": sorted(node.settings.model_fields_set),
+        "functions": [name for name, value in node.settings if callable(value)],
+        "at": _site(node.at),
     }
 
 
