@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flowgraph.errors import DataError
 from nodes.data.arrow import Array, ChunkedArray, DataType, Table
@@ -32,9 +33,12 @@ def check_rows(table: Table, *, file: str, where: Callable[[int], str]) -> None:
         raise DataError.lacks_column(file, "prompt", table.column_names)
     for field in table.schema:
         check_type(field.name, field.type, where=file)
-    for name in NOT_TEXT:
-        index = _first_value(table[name]) if name in table.column_names else None
-        if index is not None:
+    for name in (name for name in NOT_TEXT if name in table.column_names):
+        array = pa.concat_arrays(table[name].chunks)
+        is_list = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
+        is_filled = pc.call_function("greater", [array.value_lengths(), 0]) if is_list else array.is_valid()
+        index: int = is_filled.index(True).as_py()
+        if index >= 0:
             raise DataError.bad_row(where(index), name, "is not text, so models would not read it", hint=MODEL_HINT)
     faults = list(prompt_faults(table["prompt"]))
     if faults:
@@ -123,15 +127,6 @@ def is_messages(dtype: DataType) -> bool:
 def _has_text(struct: DataType, name: str) -> bool:
     index: int = struct.get_field_index(name)
     return index >= 0 and (pa.types.is_null(struct.field(index).type) or is_text(struct.field(index).type))
-
-
-def _first_value(column: ChunkedArray) -> int | None:
-    array = pa.concat_arrays(column.chunks)
-    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        lengths = array.value_lengths().to_numpy(zero_copy_only=False)
-        return next((index for index, length in enumerate(lengths) if length > 0), None)
-    index: int = array.is_valid().index(True).as_py()
-    return index if index >= 0 else None
 
 
 def _first(array: Array, value: object, what: str) -> Iterator[Fault]:

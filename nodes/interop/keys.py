@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,7 +54,13 @@ class Keys:
         >>> verl.irrelevant("trainer.project_name"), verl.irrelevant("distillation.enabled")
         (True, False)
         """
-        return _irrelevant(self.system).fullmatch(key) is not None
+        return self.irrelevant_keys.fullmatch(key) is not None
+
+    @cached_property
+    def irrelevant_keys(self) -> re.Pattern[str]:
+        """Return the pattern of the keys in `irrelevant_keys.txt` of the system."""
+        lines = (FOLDERS[self.system] / "irrelevant_keys.txt").read_text(encoding="utf-8").splitlines()
+        return re.compile("|".join(line for line in lines if not line.startswith("#")))
 
     def hint(self, key: str) -> str:
         """Return a hint that names the most similar key, preferably one with the same last name."""
@@ -71,12 +77,6 @@ def keys(system: System, version: str) -> Keys:
     data = json.loads((FOLDERS[system] / "keys" / f"{version}.json").read_text(encoding="utf-8"))
     added, values = frozenset(data.get("added", ())), data.get("values", {})
     return Keys(system, version, data["keys"], frozenset(data["open"]), added, values)
-
-
-@cache
-def _irrelevant(system: System) -> re.Pattern[str]:
-    lines = (FOLDERS[system] / "irrelevant_keys.txt").read_text(encoding="utf-8").splitlines()
-    return re.compile("|".join(line for line in lines if not line.startswith("#")))
 
 
 @cache
