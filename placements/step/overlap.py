@@ -2,7 +2,7 @@
 
 A run overlaps steps if a role of its plan works `ahead`: `flowgraph.lowering.pipeline_steps`. Sampling may then be one
 step ahead of training; or two, if rows take long from one to the other. It needs a pool of its own. The rest of the
-staleness makes syncs of weights rarer. Not here: the tasks of such steps (`tasks`), their seconds (`step_forecast`).
+staleness makes syncs of weights rarer. Not here: the tasks of such steps (`tasks`) and their seconds (`step_forecast`).
 """
 
 from __future__ import annotations
