@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import lcm
 
 from placements.step.schedule import Schedule, in_order
 
@@ -80,9 +81,10 @@ class Timeline:
         This is the mean over the last steps that repeat the steps before them; if none repeat yet, over the last half.
         """
         gaps = [second - first for first, second in pairwise(self.finish_s)][::-1]
-        tolerance, steps = ROUNDING * max(self.finish_s, default=0.0), 1
+        tolerance = ROUNDING * max(self.finish_s, default=0.0)
+        steps = every = lcm(*(task.every for task in self.schedule.tasks))  # a rare task lengthens one step of several
         while steps <= len(gaps) // 2 and any(abs(gaps[i] - gaps[i + steps]) > tolerance for i in range(steps)):
-            steps += 1
+            steps += every
         steps = steps if steps <= len(gaps) // 2 else len(self.finish_s) // 2
         return (self.finish_s[-1] - self.finish_s[-1 - steps]) / steps if steps else None
 

@@ -43,6 +43,12 @@ def test_the_makespan_is_of_one_step_and_the_period_of_the_last_ones() -> None:
     assert timeline_of(one_step_off(0)).period_s is None
 
 
+@pytest.mark.parametrize("steps", [8, 9, 10, 24])
+def test_the_period_counts_a_task_that_runs_in_one_step_of_several(steps: int) -> None:
+    schedule = Schedule((replace(GENERATE, pools=("train",)), LOGPROB, replace(SYNC, pools=("train",), every=4)))
+    assert timeline_of(schedule, steps=steps).period_s == pytest.approx(458 + 108 + 20 / 4)
+
+
 def test_a_run_says_whose_end_it_waited_for_last() -> None:
     freed_by = {(run.task, run.step): run.freed_by for run in timeline_of(one_step_off(0), steps=2).runs}
     assert freed_by[GENERATE.name, 0] is None
