@@ -78,6 +78,11 @@ class SettingError(FlowError, ValueError):
         return cls(f"the flow has no node or setting `{name}`", where="--set", hint=nearest(name, names))
 
 
+def allowed_weights(at_most: int) -> str:
+    """Return the weights that a node may read, as text, if they may be `at_most` updates old."""
+    return f"weights at most {at_most} update{'s' if at_most > 1 else ''} old" if at_most else "the newest weights"
+
+
 def pipeline_text(ahead: int, every: int) -> str:
     """Return how far a role works ahead and how often its weights come, as text.
 
@@ -98,9 +103,7 @@ def smaller_pipeline(allowed: int, ahead: int, every: int, bound: int) -> str:
     '--depth 0, or stale(…, at_most=1) in the flow'
     """
     pairs = [(allowed - every + 1, every), (ahead, allowed - ahead + 1)]
-    fit = [
-        f"--depth {depth} --sync-every {period}" for depth, period in dict.fromkeys(pairs) if depth > 0 and period > 0
-    ]
+    fit = [f"--depth {depth} --sync-every {period}" for depth, period in dict.fromkeys(pairs) if min(depth, period) > 0]
     flow = f"at_most={bound} in the flow" if allowed else f"stale(…, at_most={bound}) in the flow"
     return ", or ".join([*(fit or ["--depth 0"]), flow])
 
@@ -121,8 +124,8 @@ class LawError(FlowError, ValueError):
         The edge allows `at_most`. The node works `ahead` steps ahead, its weights come every `every` steps, and a step
         makes `updates` updates. The hint names the smallest changes that keep the bound.
         """
-        may = f"weights at most {at_most} update{'s' if at_most > 1 else ''} old" if at_most else "the newest weights"
-        what = f"{node} reads {may}, but with {pipeline_text(ahead, every)} they could be {bound} updates old"
+        reads = f"{node} reads {allowed_weights(at_most)}"
+        what = f"{reads}, but with {pipeline_text(ahead, every)} they could be {bound} updates old"
         return cls(what, hint=smaller_pipeline(at_most // updates, ahead, every, bound))
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from flowgraph.errors.base import FlowError, nearest
-from flowgraph.errors.language import pipeline_text, smaller_pipeline
+from flowgraph.errors.language import allowed_weights, pipeline_text, smaller_pipeline
 
 
 class PlanError(FlowError, ValueError):
@@ -102,16 +102,14 @@ class PlanError(FlowError, ValueError):
     ) -> PlanError:
         """Return the error for a role whose lag, in updates, exceeds what one of its nodes allows.
 
-        If the role works `ahead` steps ahead, the hint names the smallest changes of depth and sync period; `updates`
-        is the number of updates in a step.
+        For a role that works `ahead`, the hint has the smallest changes of depth and sync period; a step has `updates`.
         """
-        may = f"weights at most {at_most} update{'s' if at_most > 1 else ''} old" if at_most else "the newest weights"
         hint = f"lag={at_most} at most" if at_most else "in the flow, stale(model, at_most=…) lets a generate node lag"
-        what = f"{role}: lag={lag}, but {node} reads {may}"
+        every = max(1, lag // max(1, updates) - ahead + 1)
+        overlap = f" ({pipeline_text(ahead, every)})" if ahead else ""
         if ahead:
-            every = max(1, lag // max(1, updates) - ahead + 1)
-            what = f"{role}: lag={lag} ({pipeline_text(ahead, every)}), but {node} reads {may}"
             hint = smaller_pipeline(at_most // max(1, updates), ahead, every, lag)
+        what = f"{role}: lag={lag}{overlap}, but {node} reads {allowed_weights(at_most)}"
         return cls(what, where=where, notes=[f"in the flow at {at}"], hint=hint)
 
     @classmethod

@@ -16,7 +16,6 @@ from flowgraph.errors import LawError
 from flowgraph.language.handle import ResponseRows
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
