@@ -193,11 +193,11 @@ def draw(
         steps: the number of steps in a timeline.
         unfold: draw each machine of a pool, however many there are.
         model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, depth,
-            sync_every, cache: for a flow, as for `plan`.
+            sync_every, cache: for a flow, as for `plan`; ignored for a Plan or PlanResult.
         say: receives each note as a line.
 
     Raises:
-        UsageError: a picture that does not exist, or a flow's options for another target. The result raises it, on
+        UsageError: a picture that does not exist, or a flow's options for a run or a file. The result raises it, on
             first use, for a picture that cannot be drawn.
         UnknownNameError: a flow that does not exist; raised on first use.
         RunFolderError: a folder that is not a run folder.
@@ -263,7 +263,7 @@ def explain(plan: PlanLike, role: str | None = None) -> ExplainedPlan:
 def compare(*plans: PlanLike) -> ComparedPlans:
     """Return plans to compare side by side: `text` of the result is a table, `data` has the plans by name.
 
-    Raises UsageError for fewer than two plans, and PlanError for a broken plan.
+    Raises UsageError for fewer than two plans, and PlanError for a file that holds no plan and for a broken plan.
     """
     with argument_errors():
         return compare_plans(plans)

@@ -36,7 +36,7 @@ def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawi
     """Return the picture called `name` of a target; "" for the picture of a file that holds one.
 
     Raises UsageError for an unknown name, for any name if the target's file holds a picture, and if the target lacks
-    what the picture shows, such as a search.
+    what the picture shows, such as a search; and the errors of planning if a flow must be planned first.
     """
     if target.drawing is not None:
         if name:
@@ -75,10 +75,7 @@ def plan(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Picture
 
 
 def sequence(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Return the sequence diagram of a step: the calls of tasks, and the values that move between pools.
-
-    Raises UsageError if the flow is not known.
-    """
+    """Return the sequence diagram of a step, call by call. Raises UsageError if the flow is not known."""
     program = target.placement.program
     if program is None:
         raise _lacks("sequence", target, "the plan's flow is not known")
@@ -126,7 +123,8 @@ def memory(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 def placements(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Comparison:
     """Return the comparison of the plan with the named placements, by the seconds of a step.
 
-    A search is run if there was none, which may take long. Raises UsageError if the plan's problem is not known.
+    A search is run if there was none, which may take long. Raises UsageError if the plan's problem is not known, and
+    ResourceError if no plan fits.
     """
     if target.placement.search is None:
         raise _lacks("placements", target, "nothing was searched", PLANNED)
@@ -136,7 +134,8 @@ def placements(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Compar
 def search(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
     """Return the scatter plot of the plans that the search found, by the seconds of a step and memory.
 
-    A search is run if there was none, which may take long. Raises UsageError if the plan's problem is not known.
+    A search is run if there was none, which may take long. Raises UsageError if the plan's problem is not known, and
+    ResourceError if no plan fits.
     """
     if target.placement.search is None:
         raise _lacks("search", target, "nothing was searched", PLANNED)
@@ -144,7 +143,7 @@ def search(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 
 
 def run(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Curves:
-    """Return the curves of a run's metrics over its steps. Raises UsageError if the target is not a run."""
+    """Return the curves of a run's metrics. Raises UsageError if the target is no run, RunFolderError for bad files."""
     if target.run is None:
         raise _lacks("run", target, "it is not a run folder", "flowgraph draw runs/grpo-1")
     return curves_picture(target.run)

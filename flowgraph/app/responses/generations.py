@@ -71,10 +71,7 @@ def generations_table(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> p
 
 
 def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path) -> None:
-    """Write one batch of generations as a separate Parquet file; `tables` and `facts` are those of `generations_table`.
-
-    Raises DataError if the file cannot be written.
-    """
+    """Write the rows of `generations_table` as a Parquet file. Raises DataError if the file cannot be written."""
     import pyarrow.parquet as pq
 
     try:
@@ -86,8 +83,8 @@ def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path)
 def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
     """Join the Parquet files of a folder, in order of name and at least one, into the file `out`.
 
-    `facts` become its metadata. The complete file is moved into place, so `out` is complete or unchanged. Raises
-    DataError if it cannot be written, or if the files have different columns.
+    `facts` become the metadata of `out`. The complete file is moved into place, so `out` is complete or unchanged.
+    Raises DataError if `out` cannot be written, or if the files have different columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -113,7 +110,8 @@ def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
 def temporary_parts(out: Path | None) -> Generator[Path]:
     """Open a context with a temporary folder for the parts of `out`, and remove the folder on exit.
 
-    It is in the folder of `out`, which is created, or the system's if `out` is None. Raises UsageError if that fails.
+    The folder is made next to `out`, whose own folder is created, or in the system's temporary folder if `out` is None.
+    Raises UsageError if a folder cannot be created.
     """
     try:
         if out is None:
