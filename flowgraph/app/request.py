@@ -187,7 +187,7 @@ class Execution(Part):
 
 
 class Training(Part):
-    """How a run is checked, recorded and saved; `checkpoint_every=0` writes no checkpoints, not even at the end.
+    """How a run is checked, recorded and saved; `eval_every` and `checkpoint_every` are in steps, and 0 means never.
 
     `log` names trackers that also receive the metrics, `profile` the steps to profile. `keep_best` names the metric of
     held-out checks by which the best checkpoint is kept. `record_tokens` is the number of responses of each step for

@@ -30,8 +30,8 @@ Kind = TypeVar("Kind", bound=BaseModel)
 def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """Return the bytes of a plain file of at most `most_bytes` bytes.
 
-    Raises OSError with the reason in `strerror` if the file does not exist, is larger, is not a plain file (a pipe or a
-    device may have no end), or if the path is invalid.
+    Raises OSError with the reason in `strerror` if the file does not exist, cannot be opened, is larger, is not a plain
+    file (a pipe or a device may have no end), or if the path is invalid.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

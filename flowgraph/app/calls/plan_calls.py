@@ -240,9 +240,9 @@ def import_run(
 ) -> ImportResult:
     """Return another system's run as a flow and a plan with its memory and step time, and faster plans for its devices.
 
-    `command` is a launch script of verl or OpenRLHF, or verl's YAML; `device` is the model of its devices. The other
-    arguments are those of `plan`. Raises DataError, with the line, for a file that cannot be read as a run, UsageError
-    for a device whose speed is not known, and ModelError for a model whose sizes are not known.
+    `command` is a launch script of verl or OpenRLHF, or verl's YAML; `device` is the type of the run's devices. The
+    other arguments are those of `plan`. Raises, for example, DataError, with the line, for a file that cannot be read
+    as a run, UsageError for a device whose speed is not known, and ModelError for a model whose sizes are not known.
     """
     values = fields(locals(), but="command device")
     with argument_errors():
@@ -284,12 +284,12 @@ def calibrate(
     measured: Mapping[str, float] | Names | None = None,
     say: Say = silent,
 ) -> fits.CalibrationResult:
-    """Fit scales of the forecast to measured seconds, and return them: by phase, role and device, with 90% intervals.
+    """Fit scales of the forecast to measured seconds; return the scales by phase, role and device, with 90% intervals.
 
     `runs` are run folders, logs or traces of runs of `plan`, or the file of one plan with its `measured` seconds by
     node. `say` receives each note as a line. Raises UsageError, for example, for `measured` with several paths or with
-    a name for which the plan forecasts no seconds; DataError for a log without a timer of the plan's nodes; and
-    PlanError for a plan that forecasts no seconds.
+    a name for which the plan forecasts no seconds; DataError, for example, for a log without a timer of the plan's
+    nodes; PlanError for a plan that forecasts no seconds; and RunFolderError for a folder that is not a run folder.
     """
     with argument_errors():
         texts = request_from_arguments(settings=measured).workload.settings

@@ -92,7 +92,11 @@ class DrawTarget:
 
     @cached_property
     def graph(self) -> Graph | None:
-        """Return the flow's graph; None if the flow of a plan is not found or has changed."""
+        """Return the flow's graph; None for a file that holds a picture, and if the flow of a plan is not found.
+
+        A changed flow counts as not found for a plan without recorded assumptions. Raises PlanError if the flow of any
+        other plan has changed, and the errors of `compiled_flow` for a flow.
+        """
         return self.flow()
 
     @cached_property

@@ -154,10 +154,10 @@ class ComparedTargets:
 
 
 def compare_targets(old: DrawTarget, new: DrawTarget) -> ComparedTargets:
-    """Return two flows, or two plans, as a pair to compare.
+    """Return two flows, or two plans, as a pair to compare; a program or a run counts as a plan.
 
-    Plans also stand for programs and runs. Flows show only the settings that at least one of the two changes. Raises
-    UsageError if only one of the two is a flow.
+    Flows show only the settings that at least one of the two changes. Raises UsageError if only one of the two is a
+    flow, and the errors of `compiled_flow` if a flow cannot be read.
     """
     if (old.kind == "flow") != (new.kind == "flow"):
         what = f"is a {new.kind}, but {old.name} is a {old.kind}: they cannot be compared"

@@ -26,7 +26,7 @@ PLANNED = "flowgraph plan FLOW -o plan.json"  # a plan that has every picture bu
 
 @dataclass(frozen=True)
 class PictureDetail:
-    """How much a picture shows: the steps of a timeline, and whether each device of a pool is drawn."""
+    """How much a picture shows: the number of steps of a timeline, and whether each machine of a pool is drawn."""
 
     steps: int = STEPS
     unfold: bool = False
@@ -55,7 +55,7 @@ def refuse_unknown_picture(name: str) -> None:
 def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
     """Return the picture of the flow: nodes with their kinds, edges with the types of values, losses as frames.
 
-    Raises UsageError if the flow is not found or has changed since it was planned.
+    Raises UsageError or PlanError if the flow is not found or has changed since it was planned.
     """
     if target.graph is None:
         flow = target.placement.plan.flow
@@ -66,7 +66,8 @@ def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
 def plan(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Picture:
     """Return the picture of the plan: a frame for each pool, with its copies of weights and the nodes that run on it.
 
-    If the flow is not known, only the roles are shown. `detail.unfold` draws each machine of a pool.
+    If the flow is not known, only the roles are shown. If a pool is on more than 4 machines, machines with equal
+    devices share a box, unless `detail.unfold` is true.
     """
     program = target.placement.program
     if program is None:

@@ -93,7 +93,7 @@ def find_passes(names: Sequence[str]) -> Iterator[Pass]:
     """Yield the pass for each name: `my.py:name`, or an entry point of the group `flowgraph.passes`.
 
     The file of a pass is imported, which runs its code. Raises UnknownNameError for a file or a name that does not
-    exist, UsageError for a name that is not a function, and the errors of the imported code.
+    exist, UsageError for a name that is not a function, and the errors of `import_file` and `load`.
     """
     for name in names:
         function: object
@@ -171,7 +171,8 @@ def read_data(
 
     `data` are the names of the data sets, and `seed` generates built-in ones. Tokens of prompts are counted with the
     tokenizer of `model`; without a model or a limit in the workload, prompts stay as they are and the counts are empty.
-    Raises DataError for rows that cannot be used, such as a long prompt if the workload refuses these.
+    Raises, for example, DataError for rows that cannot be used, such as a long prompt if the workload refuses these,
+    and ModelError for a tokenizer that cannot be read.
     """
     from nodes.data import columns, prompt_lengths
     from nodes.data import sets as data_sets

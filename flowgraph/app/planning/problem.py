@@ -123,7 +123,8 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
 def longest_prompt(inputs: FlowInputs) -> int:
     """Return an upper estimate of the tokens of the longest training prompt, computed from its characters.
 
-    A token has 3 characters, and the chat template adds 48 tokens; for `tiny` models alone, one character and 2 tokens.
+    Three characters count as one token, and 48 tokens are added for the chat template. If all models are `tiny`, each
+    character counts as one token, and 2 tokens are added.
     """
     prompts: list[list[dict[str, Any]]] = inputs.data.train.column("prompt").to_pylist()
     longest = max(sum(len(message["content"]) for message in messages) for messages in prompts)

@@ -212,7 +212,7 @@ class ComparedPlans:
 
 
 def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
-    """Return plans with their names, to compare: their paths if all are given by path, else numbered names.
+    """Return plans to compare, each named by its path, or by number and name if any plan is not given by path.
 
     Raises UsageError for fewer than two plans, and PlanError for a file that holds no plan and for a broken plan.
     """

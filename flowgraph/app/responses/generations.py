@@ -48,10 +48,10 @@ RULE_NAMES: Mapping[str, str] = {
 
 
 def generations_table(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> pa.Table:
-    """Return the rows of a generations file, made from the table of a rollout and, if there is one, of its scores.
+    """Return the rows of a generations file as a table, made from a rollout's table and, if given, that of its scores.
 
     `tables` has these one or two tables, with equal rows. Columns of the data whose names are taken get the prefix
-    `data.`. `facts` become metadata; the model, step, temperature and seed, which must be among them, also columns.
+    `data.`. `facts` become metadata; they must have the model, step, temperature and seed, which also become columns.
     """
     import pyarrow as pa
 
@@ -153,7 +153,7 @@ def refuse_output(out: Path, endings: Sequence[str], overwrite: bool) -> None:
 
 @dataclass(frozen=True)
 class GenerationsFile:
-    """An existing file of generations: its path, number of rows, facts, and our name for each of its columns."""
+    """An existing file of generations: its path, its number of rows, its facts, and the columns to read."""
 
     path: Path
     rows: int
@@ -218,7 +218,7 @@ class GenerationsFile:
 def rule_rows(table: pa.Table) -> list[dict[str, object]]:
     """Return, for each row of a generations table, the values that a scoring rule receives, by the rule's names.
 
-    These are the columns of the data, the response, whether it finished, and the numbers of its prompt and sample.
+    These are the columns of the data, the response, whether it finished, and the indices of its prompt and sample.
     """
     sources = {name.removeprefix(OWN): name for name in table.column_names if name not in COLUMNS}
     sources |= {RULE_NAMES[name]: name for name in table.column_names if name in RULE_NAMES}

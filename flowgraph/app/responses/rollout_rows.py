@@ -34,7 +34,8 @@ class RolloutRow:
     """A recorded response: `values` has a number or text for each column, `prompt` the messages as (role, text).
 
     `tokens` are the ids of the response, `logprobs` the tokens' log-probs when sampled, in nats, and `token_values` has
-    a number for each token, by the name of the node that computed it. Missing numbers are NaN.
+    a number for each token, by the name of the node that computed the number. A missing value of a column is None, a
+    missing number of a token NaN.
     """
 
     values: Mapping[str, Scalar]

@@ -305,11 +305,11 @@ class GenerateResult:
 
     @property
     def responses(self) -> list[str]:
-        """Return the texts of the responses, prompt by prompt; empty for the prompts of a data set."""
+        """Return the texts of the responses, prompt by prompt; empty for a data set, and after an interrupt."""
         return [str(row["response"]) for row in self.rows]
 
     def data(self) -> list[dict[str, Any]]:
-        """Return the rows as JSON-compatible data, each with the text of its prompt; empty for a data set."""
+        """Return the rows as JSON-compatible data, with the prompts as texts; empty for a data set or an interrupt."""
         return [dict(row) | {"prompt": row["prompt"][0]["content"]} for row in self.rows]
 
 

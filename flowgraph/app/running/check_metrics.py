@@ -134,8 +134,8 @@ def majority_at_k(answers: Sequence[str], scores: Sequence[float], k: int) -> fl
 def final_answer(response: str) -> str:
     r"""Return the answer in a response, in a form to compare: its last marked text, or else the whole response.
 
-    A mark is `\boxed{…}`, else a line of `####`, else `<answer>…</answer>`, in the last 4,000 characters. White space,
-    commas, dollar signs and full stops at the end are removed.
+    A mark is `\boxed{…}`, else a line of `####`, else `<answer>…</answer>`, in the last 4,000 characters. All white
+    space, commas and dollar signs are removed, and full stops at the end.
 
     >>> final_answer("so it is \\boxed{\\frac{1}{2}}."), final_answer("#### $1,000"), final_answer(" 42 ")
     ('\\frac{1}{2}', '1000', '42')

@@ -28,8 +28,8 @@ MAX_NODES = 4  # whose seconds are in the picture, the slowest
 def list_runs(folder: Path) -> list[dict[str, Any]]:
     """Return a row for each run in a folder, newest first: its path, flow, status, steps, start, reward and accuracy.
 
-    The status of a run with damaged files is `damaged`, with the reason; its other values are None, and its start is
-    "". The reward and accuracy are the last recorded ones, None if the run has none.
+    The reward and accuracy are the last recorded ones, None if the run has none. A run with damaged files has the
+    status `damaged: REASON` and the start "", and comes last; its other values are None.
     """
     rows = list[dict[str, Any]]()
     for file in folder.glob("*/run.json"):

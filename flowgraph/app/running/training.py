@@ -61,7 +61,7 @@ def silent(line: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Observers:
-    """The observers of a run: `say` receives lines, `listeners` each step; `show` opens a context around training."""
+    """The observers of a run: `say` receives lines, `listeners` each step; `show` makes another listener."""
 
     say: Say = silent
     listeners: Sequence[Listener] = ()
@@ -103,7 +103,7 @@ class RunResult:
 
     @property
     def weights(self) -> dict[str, Path]:
-        """Return the folder of the last saved weights of each model parameter, as transformers loads them.
+        """Return the folder of the last saved weights of each model parameter, by name, in the form of transformers.
 
         Empty if the run saved none. Raises RunFolderError if the run stopped before it began.
         """
