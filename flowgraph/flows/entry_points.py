@@ -92,7 +92,7 @@ def load_entry(entry: EntryPoint) -> object:
 
 
 def target(entry: EntryPoint) -> tuple[str, str]:
-    """Return (module, dotted name in the module) of an entry point. Raises UserCodeError if it is not `module:name`."""
+    """Return (module, dotted name in it) of an entry point. Raises UserCodeError for an entry of another form."""
     module, _, path = entry.value.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), *path.split(".")]):
         raise _wrong(entry, "which is not package.module:name")

@@ -69,10 +69,10 @@ def split_assignments(
 def resolve_settings(
     graph: Graph, suggestions: Sequence[Suggestion], chosen: Mapping[str, object]
 ) -> tuple[Graph, tuple[ResolvedSetting, ...]]:
-    """Return a named graph with the settings that a run uses, and a list of all settings, each with its origin.
+    """Return a named graph with the settings that a run uses, and all settings, each with its origin.
 
     `chosen` has values by `node.setting`, which override all others. Suggestions apply only to settings that the flow's
-    text does not set; a later suggestion overrides an earlier one. The list begins with the flow's own settings. Raises
+    text does not set; a later suggestion overrides an earlier one. The flow's own settings come first. Raises
     SettingError for an unknown name in `chosen`, with the nearest one, and for a value that its setting refuses.
     """
     chosen_by_node = _by_node(graph, chosen)

@@ -53,7 +53,7 @@ def _node_lines(node: Node, indent: str, sites: bool, places: Mapping[str, str])
 def shown_settings(settings: BaseModel) -> list[tuple[str, str]]:
     """Return (name, value as text) of each setting that was set explicitly, in the order of declaration.
 
-    A function is written by its name, any other value as its `repr`, and an enum as that of its value.
+    Functions are written by name, enums as the `repr` of their value, and other values as their `repr`.
     """
     shown = list[tuple[str, str]]()
     for name in type(settings).model_fields:

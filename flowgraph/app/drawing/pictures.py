@@ -144,7 +144,7 @@ def search(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 
 
 def run(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Curves:
-    """Return the curves of a run's metrics. Raises UsageError if the target is no run, RunFolderError for bad files."""
+    """Return the curves of a run's metrics. Raises UsageError for other targets, RunFolderError for damaged files."""
     if target.run is None:
         raise _lacks("run", target, "it is not a run folder", "flowgraph draw runs/grpo-1")
     return curves_picture(target.run)

@@ -77,7 +77,7 @@ class FlowStage:
         return data
 
     def compared_text(self) -> str:
-        """Return the text to compare with another stage: all nodes are named, and files and lines left out."""
+        """Return the stage's text for a diff: all nodes are named, without files and lines; raises as `text` does."""
         if self.stage == "described" and (graph := self._graph) is not None:
             return graph_text(named(graph), sites=False)
         return self.text(sites=False)

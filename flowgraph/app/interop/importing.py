@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 def import_command(path: Path, device: str, request: Request) -> ImportResult:
     """Read another system's run as a flow and a plan, forecast its memory and seconds, and search for faster plans.
 
-    `path` is a launch script or a YAML configuration; `device` is the model of its devices, such as "h100". Values in
+    `path` is a launch script or a YAML configuration; `device` is the type of its devices, such as "h100". Values in
     `request`, such as lengths of rows, replace those of the run; by default every row has the largest lengths that the
-    run allows. If the run does not fit with these, 1/2, 1/4, 1/8 and 1/16 of them are tried. Raises DataError for a
-    file that is not a run, UsageError for a device of unknown speed, ModelError for a model of unknown sizes.
+    run allows. If the run does not fit with these, 1/2, 1/4, 1/8 and 1/16 of them are tried until it fits. Raises, for
+    example, DataError for a file that is not a run, UsageError for a device of unknown speed, and ModelError for a
+    model of unknown sizes.
     """
     as_written = read_run(path)
 
@@ -86,8 +87,8 @@ class ImportResult:
     """Another system's run as a flow and a plan, and the plans that a search finds for the same devices.
 
     `best` is the result of the search, None if no plan fits. `replaced_by` is the fastest plan found that the system
-    can run, None if it can run none. `shorter` has lengths at which a run fits that does not fit at its own limits;
-    None if the run fits, or if no shorter lengths are known at which it fits.
+    can run, None if it can run none. If the run does not fit at its own limits, `shorter` has lengths at which it fits,
+    if any are known; otherwise None.
     """
 
     prepared: PreparedProblem

@@ -112,9 +112,9 @@ Check = Callable[[PreparedProblem], None]
 def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check | None = None) -> PlanResult:
     """Return a plan for a request: searched on its cluster, or the plan that the request names, with a new forecast.
 
-    A named plan is forecast on its own cluster. `check` is called with the prepared problem first, and may raise. `say`
-    receives each note. Raises the errors of `prepare` and `searched`, or, for a named plan, those of `prepare_from` and
-    `plan_again`; `fits` is passed to the latter.
+    A named plan is forecast on its own cluster; if it does not fit, that is an error only if `fits` is true. `check` is
+    called with the prepared problem first, and may raise. `say` receives each note. Raises the errors of `prepare` and
+    `searched`, or, for a named plan, those of `prepare_from` and `plan_again`.
     """
     plan, where = plan_of(request.target), str(request.target)
     prepared = prepare(request) if plan is None else prepare_again(plan, request, where)

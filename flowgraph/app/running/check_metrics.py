@@ -33,7 +33,7 @@ _END_CHARACTERS = 4000  # of a response, in which its answer is looked for
 
 
 def metric_names(sources: Collection[str], n: int) -> list[str]:
-    r"""Return the names of all metrics of a check, in order; a name occurs twice if a source is named like a metric.
+    """Return the names of all metrics of a check, in order; a name occurs twice if a source is named like a metric.
 
     `sources` are the names of data sources, and `n` is the number of responses to each prompt. If there are more than
     64 sources, none has metrics of its own.

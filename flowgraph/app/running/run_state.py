@@ -174,7 +174,7 @@ def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) ->
 
 
 def report_changes(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> None:
-    """Report to `say` how software and hardware differ from a checkpoint's, and how exactly results will repeat."""
+    """Report to `say` how software and hardware differ from a checkpoint's, and how exactly the run continues."""
     plan = ready.job.program.plan
     changed = differences(checkpoint.state().get("software", {}), fingerprint(plan, ready.chosen.threads))
     for line in changed:

@@ -145,7 +145,7 @@ def request_with_flow(request: Request) -> Request:
     """Return a request that names a flow: a request with only a plan gets the plan's flow, others stay unchanged.
 
     Raises UsageError without a flow and a plan; PlanError for a plan that cannot be read, that cannot run here, or that
-    does not record the flow that the request lacks.
+    does not record its flow if the request names none.
     """
     plan, where = plan_of(request.target), str(request.target)
     if plan is None:

@@ -34,7 +34,7 @@ FOR_MODELS = "--eval-every 0, or score with remote_reward or remote_judge, which
 def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
     """Return the check of held-out prompts: responses of the first trained policy, scored by the flow's rule.
 
-    If the flow has no node `score`, but one that a server scores, this server scores the check too. Returns None
+    If a server scores the responses of the flow instead of a rule, the server scores the check too. Returns None
     without held-out prompts, if `eval_every` is 0, or if no policy is trained. Raises UsageError if `keep_best` names a
     metric that the check does not have, or is set although there are no checks or checkpoints; DataError for a held-out
     file without rows, and if two metrics would have one name; RuleError for held-out rows that cannot be scored.
