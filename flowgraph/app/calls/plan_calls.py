@@ -87,8 +87,9 @@ def plan(
         data: a data set, file or folder, or several; without one, devices of a known kind are planned with lengths of
             rows.
         columns: columns to read by other names: `{"prompt": "problem"}`.
-        batch: prompts in a step.
-        prompt_tokens: prompt lengths in tokens: `512`, `"mean=1k,p99=4k"` or `"FILE.parquet:COLUMN"`.
+        batch: prompts in a step; by default 256 for lengths of rows, what is known for the data, or else 16.
+        prompt_tokens: prompt lengths in tokens: `512`, `"mean=1k,p99=4k"` or `"FILE.parquet:COLUMN"`; by default 512,
+            or an estimate of the longest prompt if rows are read.
         response_tokens: response lengths in tokens; by default the longest that the flow allows.
         settings: settings of the flow and its nodes by name.
         passes: additional passes, run last: `"my.py:name"`; the file is imported.
@@ -117,7 +118,7 @@ def plan(
 
     Raises:
         UsageError: arguments that contradict each other or are invalid.
-        UnknownNameError: a flow, pass or file that does not exist.
+        UnknownNameError, UserCodeError: a flow, pass or file that does not exist or cannot be imported.
         SettingError: a setting or a value that does not exist.
         DataError: rows that cannot be used.
         ModelError: a model that is not found, or whose sizes are not known.

@@ -85,22 +85,23 @@ def run(
         held_out: a file or data set of held-out rows, or several.
         max_prompt_tokens: the maximum number of tokens of a prompt, chat template included.
         long_prompts: what becomes of a longer prompt: it is refused (default), dropped, or truncated.
-        steps: the number of steps.
+        steps: the number of steps; by default what is known for the model, or else 100.
         epochs: how many times to read the rows, instead of `steps`.
-        seed: the random seed.
-        eval_every: check held-out prompts every this many steps; 0: never.
-        eval_rows: the maximum number of held-out prompts of a check, equally many of each `data_source`.
-        eval_n: the number of responses to each held-out prompt, for pass@k and maj@k.
+        batch: prompts in a step; by default what is known for the data, or else 16.
+        seed: the random seed; by default 0.
+        eval_every: check held-out prompts every this many steps, by default 20; 0: never.
+        eval_rows: the maximum number of held-out prompts of a check (200), equally many of each `data_source`.
+        eval_n: the number of responses to each held-out prompt, for pass@k and maj@k; by default 1.
         eval_temperature: the temperature of these responses; by default 0 (greedy) for one response, otherwise 1.
         out: the run's folder; by default `runs/FLOW-N`.
-        checkpoint_every: write a checkpoint for `resume` every this many steps; 0: never.
-        keep: the number of newest checkpoints to keep on disk.
+        checkpoint_every: write a checkpoint for `resume` every this many steps, by default 50; 0: never.
+        keep: the number of newest checkpoints to keep on disk; by default 2.
         keep_best: also keep the checkpoint with the highest value of this metric: `"eval/accuracy"`, `"eval/SOURCE"`.
-        record_tokens: the number of responses of each step whose values of tokens are recorded; 0: none.
+        record_tokens: the number of responses of each step whose values of tokens are recorded; by default 256.
         replay: the folder of a run whose recorded rollouts are used instead of new ones.
-        sample_rows: the number of responses that a rank decodes together.
-        forward_tokens: the number of padded tokens in a pass without gradients.
-        columns, batch, settings, passes, cluster, memory, placement, depth, sync_every, cache: as for `plan`.
+        sample_rows: the number of responses that a rank decodes together; by default 256.
+        forward_tokens: the number of padded tokens in a pass without gradients; by default 4,096.
+        columns, settings, passes, cluster, memory, placement, depth, sync_every, cache: as for `plan`.
         plan: the plan to run, instead of a search.
         runtime: `"local"` (this process) or `"ray"`; by default local for a plan with one device.
         address: the address of a running Ray cluster.
@@ -113,7 +114,7 @@ def run(
 
     Raises:
         UsageError: arguments that contradict each other, or a flow that Ray's workers cannot find.
-        UnknownNameError: a flow, pass or file that does not exist.
+        UnknownNameError, UserCodeError: a flow, pass or file that does not exist or cannot be imported.
         SettingError: a setting or a value that does not exist.
         DataError, RuleError: rows that cannot be used or scored.
         ModelError: a model that is not found or cannot be loaded.
@@ -310,9 +311,9 @@ def generate(
 ) -> GenerateResult:
     """Return the responses of a model, or of a run's model, to prompts.
 
-    `prompt` is one text or several, whose responses are in the result's `rows`. Without `prompt`, the responses to a
-    data set are only written to the Parquet file `out`. `temperature` is 1 by default; the other arguments are those of
-    `evaluate`. After Ctrl-C, the result has no rows, and its `interrupted` is true.
+    `prompt` is one text or several, whose responses are in the result's `rows`, and also in the Parquet file `out` if
+    it is given. Without `prompt`, the responses to a data set are only written to `out`. `temperature` is 1 by default;
+    the other arguments are those of `evaluate`. After Ctrl-C, the result has no rows, and its `interrupted` is true.
 
     Raises:
         UsageError: neither a prompt nor a file to write, a file that exists, or arguments that contradict each other.

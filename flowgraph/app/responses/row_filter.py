@@ -61,7 +61,7 @@ class RowComparison:
 
 
 def parse_condition(text: str, columns: Collection[str]) -> tuple[RowComparison, ...]:
-    """Return the comparisons of a condition, all of which must hold; empty for a condition of spaces only.
+    """Return the comparisons of a condition, which must all hold; empty for a condition of spaces only.
 
     Raises UsageError for an unknown column, with the nearest of `columns`; for text that is not a condition; and for
     more than 1,000 characters.

@@ -135,7 +135,7 @@ def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptS
 
 
 def chat_prompts(texts: Sequence[str]) -> PromptSelection:
-    """Return texts as prompts, each a chat with one user message."""
+    """Return texts as a selection of prompts, each a chat with one user message, without a split, digest or source."""
     import pyarrow as pa
 
     kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
@@ -225,7 +225,7 @@ FAILURES = ("rule_failures", "unreadable")  # of responses that were scored
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingEnd:
-    """How sampling ended: the number of finished prompts, and the facts about all responses."""
+    """How sampling ended: the number of finished prompts, facts about all responses, and whether it was interrupted."""
 
     prompts: int
     facts: Mapping[str, Any]

@@ -46,7 +46,7 @@ class NotResumableError(RunFolderError):
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A run as saved in its folder: its facts and its request."""
+    """A run as saved in its folder: the facts of `run.json`, and the request that started the run."""
 
     folder: RunFolder
     facts: Mapping[str, Any]

@@ -216,7 +216,7 @@ class RunTrace:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a note if the plan has no forecast of seconds; empty otherwise."""
+        """Return a note if the plan does not forecast the seconds of a step; otherwise, an empty tuple."""
         return ("the plan forecasts no seconds: only what was measured is shown",) if self.plan.step is None else ()
 
     @property

@@ -56,7 +56,7 @@ Observe = Callable[[Graph, int, int], AbstractContextManager[Listener]]
 
 
 def silent(line: str) -> None:
-    """Discard a line of text; the default for `say`, which prints notes."""
+    """Discard a line of text; the default for `say`, which receives notes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,8 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
 
     If a server scores the responses of the flow instead of a rule, the server scores the check too. Returns None
     without held-out prompts, if `eval_every` is 0, or if no policy is trained. Raises UsageError if `keep_best` names a
-    metric that the check does not have, or is set although there are no checks or checkpoints; DataError for a held-out
-    file without rows, and if two metrics would have one name; RuleError for held-out rows that cannot be scored.
+    metric that the check does not have, or is set without checks or checkpoints; DataError for a held-out file without
+    rows, and if two metrics would have one name; RuleError for held-out rows that cannot be scored.
     """
     flow, held_out, training = inputs.graph, inputs.data.held_out, request.training
     trained = {node.root for node in flow.nodes}
