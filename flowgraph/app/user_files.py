@@ -12,8 +12,8 @@ from flowgraph.files.untrusted import MOST_BYTES, read_text
 def text_of(path: Path, kind: str, refusal: Callable[[str], FlowError], most_bytes: int = MOST_BYTES) -> str:
     """Return the text of a file that a user names.
 
-    If the file cannot be read, is not text or has more than `most_bytes` bytes, raises the error that `refusal(reason)`
-    returns. `kind` is what the file should be, for the reason; "" leaves that out.
+    If the file cannot be read, is not UTF-8 or has more than `most_bytes` bytes, raises the error that
+    `refusal(reason)` returns. `kind` is what the file should be, such as "plan", for the reason; "" leaves that out.
     """
     try:
         return read_text(path, most_bytes)

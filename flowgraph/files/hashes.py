@@ -73,10 +73,10 @@ def read_sums(text: str) -> dict[str, str]:
 
 
 def first_checksum_mismatch(folder: Path) -> str:
-    """Check the files of a folder against its `SHA256SUMS`, and return the first mismatch as a sentence.
+    """Return the first mismatch between a folder's files and its `SHA256SUMS` as a sentence; "" if there is none.
 
-    Returns "" if all listed files match, or if the folder has no `SHA256SUMS`. A list that cannot be read counts as a
-    mismatch. Files that are not listed are not checked.
+    Files are checked in the order of the list; files that are not listed are not checked. A folder without a list has
+    no mismatch. A list that cannot be read or parsed counts as a mismatch.
     """
     path = folder / SUMS
     if not path.is_file():
@@ -91,8 +91,8 @@ def first_checksum_mismatch(folder: Path) -> str:
 def file_mismatches(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
     """Yield a sentence for each listed file that is not a plain file, cannot be read, or has another hash.
 
-    `listed` has the expected hash of each file, by its path relative to `folder`. A Parquet file that does not end as
-    Parquet does is reported without being hashed.
+    `listed` maps the path of each file, relative to `folder`, to its expected SHA-256 in hexadecimal. A Parquet file
+    whose last four bytes are not `PAR1` is reported without being hashed.
     """
     for name, expected in listed.items():
         path = folder / name

@@ -30,8 +30,8 @@ Kind = TypeVar("Kind", bound=BaseModel)
 def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """Return the bytes of a plain file of at most `most_bytes` bytes.
 
-    Raises OSError with the reason in `strerror` if the file does not exist, is larger, is not a plain file (a pipe or a
-    device may have no end), or if the path is invalid.
+    Raises OSError with the reason in `strerror` if the file does not exist, cannot be opened, is larger, is not a plain
+    file (a pipe or a device may have no end), or if the path is invalid.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -50,10 +50,7 @@ def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
-    """Return the text of a plain file of at most `most_bytes` bytes.
-
-    Raises OSError as `read_bytes` does, and ValueError if the file is not UTF-8.
-    """
+    """Return the text of a plain file. Raises OSError as `read_bytes` does, and ValueError if it is not UTF-8."""
     return read_bytes(path, most_bytes).decode("utf-8")
 
 
@@ -98,7 +95,8 @@ def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) ->
 def json_as(kind: type[Kind], text: str | bytes) -> Kind:
     """Return the content of a JSON text as an instance of the pydantic class `kind`.
 
-    Raises ValueError as `parse_json` does, or its subclass ValidationError of pydantic if the content does not fit.
+    Raises ValueError as `parse_json` does, or pydantic's ValidationError, a ValueError, if the content does not fit
+    `kind`.
     """
     parse_json(text)
     return kind.model_validate_json(text)

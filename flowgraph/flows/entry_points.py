@@ -19,9 +19,9 @@ WORDS: dict[Group, str] = {"flowgraph.flows": "flow", "flowgraph.rules": "rule",
 
 
 def named(group: Group, shipped: Collection[str] = ()) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name, in sorted order, without importing them.
+    """Return the entry points of a group by name, sorted by name, without importing them.
 
-    Raises UnknownNameError for a name in `shipped`, and for a name that two packages register.
+    Raises UnknownNameError if a package registers a name of `shipped`, or if two packages register the same name.
     """
     return {name: entry for name in names(group) if (entry := find(group, name, shipped)) is not None}
 
@@ -32,9 +32,9 @@ def names(group: Group) -> list[str]:
 
 
 def find(group: Group, name: str, shipped: Collection[str] = ()) -> EntryPoint | None:
-    """Return the entry point with a name, without importing it; None if no package registers it.
+    """Return the entry point called `name` in a group, without importing it; None if no package registers it.
 
-    Raises UnknownNameError if two packages register the name, or if one does although it is in `shipped`.
+    Raises UnknownNameError if two packages register the name, or if a package registers it although it is in `shipped`.
     """
     entries = list(_registered(group).select(name=name))
     packages = [package_of(entry) for entry in entries]
@@ -59,10 +59,10 @@ def _read(group: Group, folders: tuple[tuple[Path, int], ...]) -> EntryPoints:
 
 
 def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
-    """Import and return the object that a package registers under a name.
+    """Import and return the object that a package registers as `name` in a group.
 
-    `shipped` are names that packages may not register. Raises UnknownNameError if the name is one of these, or if no
-    package or more than one registers it; UserCodeError as `load_entry` does.
+    `shipped` are names that packages may not register. Raises UnknownNameError if `name` is one of these and
+    registered, or if no package or more than one registers it; and the errors of `load_entry`.
     """
     entry = find(group, name, shipped)
     if entry is None:
@@ -73,8 +73,8 @@ def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
 def load_entry(entry: EntryPoint) -> object:
     """Import and return the object that an entry point names.
 
-    Raises UserCodeError, which names the package, if the entry is malformed, or if the module cannot be imported or
-    lacks the object. A FlowError of the module is raised unchanged.
+    Raises UserCodeError, which names the package, if the entry is not `package.module:name`, if importing the module
+    fails, or if the module lacks the object. A FlowError that the module raises is raised unchanged.
     """
     module, path = target(entry)
     try:
@@ -92,7 +92,7 @@ def load_entry(entry: EntryPoint) -> object:
 
 
 def target(entry: EntryPoint) -> tuple[str, str]:
-    """Return the (module, dotted name in it) that an entry point names. Raises UserCodeError for any other text."""
+    """Return (module, dotted name in it) of an entry point. Raises UserCodeError for an entry of another form."""
     module, _, path = entry.value.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), *path.split(".")]):
         raise _wrong(entry, "which is not package.module:name")
@@ -105,5 +105,5 @@ def _wrong(entry: EntryPoint, why: str) -> UserCodeError:
 
 
 def package_of(entry: EntryPoint) -> str:
-    """Return the name and version of the package that registers an entry point, for errors."""
+    """Return name and version of the package that registers an entry point; `a package without a name` if unknown."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "a package without a name"

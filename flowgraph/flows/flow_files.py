@@ -37,7 +37,10 @@ class FlowFile:
 
     @property
     def source(self) -> str:
-        """Return the text of the flow's file; without a file, the text of its function, or "" if that is unknown."""
+        """Return the text of the flow's file; without a file, the text of its function, or "" if that is unknown.
+
+        Raises OSError if the file cannot be read, and UnicodeDecodeError if it is not UTF-8.
+        """
         if self.path.is_file():
             return self.path.read_text(encoding="utf-8")
         try:
@@ -54,7 +57,8 @@ class FlowFile:
 def flow_text(flow: str | Flow[..., Any]) -> str:
     """Return the text by which `find_flow` finds a flow again: `grpo` for a shipped one, else `/path/my.py:name`.
 
-    A text is returned unchanged. A flow in no file, as in a notebook, has only its bare name, which finds nothing.
+    A text is returned unchanged. A flow without a file, such as one in a notebook, gets its bare name, by which
+    `find_flow` does not find it.
     """
     if isinstance(flow, str):
         return flow
@@ -72,8 +76,8 @@ def find_flow(text: str | Flow[..., Any]) -> FlowFile:
     """Return the flow that a text names: `grpo`, `my.py` (its only flow), or `my.py:name`; its file is imported.
 
     A Flow is returned with its file. Raises UnknownNameError for a file or name that does not exist, for a file without
-    a flow or with several if none is named, and for a name that two packages register; UserCodeError for a file or
-    package that cannot be imported, and for an installed name that is not a flow.
+    a flow or with several if none is named, and for a name that two packages register; UserCodeError for an installed
+    name that is not a flow; and the errors of `import_file` or `load_entry`.
     """
     if isinstance(text, Flow):
         place = Path(text.signature.at.file)
@@ -118,8 +122,8 @@ def _installed(entry: EntryPoint) -> FlowFile:
 def known_flows() -> dict[str, FlowFile]:
     """Import all flows that have a short name, and return them by name: the shipped ones, then those of packages.
 
-    Raises UserCodeError for a package that cannot be imported or whose entry is not a flow, UnknownNameError for a name
-    that two packages register, or that is also shipped.
+    Raises UnknownNameError for a name that two packages register, or that is also shipped; UserCodeError for an entry
+    that is not a flow; and the errors of `import_file` and `load_entry`.
     """
     shipped = {name: FlowFile(flow, path, SHIPPED) for path in shipped_files() for name, flow in flows_in(path).items()}
     entries = named("flowgraph.flows", [path.stem for path in shipped_files()])
@@ -132,9 +136,10 @@ def shipped_files() -> Iterator[Path]:
 
 
 def flows_in(path: Path) -> dict[str, Flow[..., Any]]:
-    """Import a file and return the flows that it defines, by name.
+    """Import a file and return the flows that it defines, by the names of the variables that hold them.
 
-    Imported flows, and second names of a flow, are left out. Raises UserCodeError as `import_file` does.
+    A flow that the file imports is left out, and so is a second variable for the same flow. Raises the errors of
+    `import_file`.
     """
     module = import_file(path)
     flows = {name: flow for name, flow in vars(module).items() if isinstance(flow, Flow)}
@@ -146,10 +151,10 @@ def import_file(path: Path) -> ModuleType:
     """Import a user's file as the module `flowgraph_flow.<stem>`, and return the module.
 
     The file can import modules in its folder, which is added to the end of `sys.path`. If its text has not changed
-    since the last call, it is not executed again, so that its types stay the same classes. Raises UserCodeError, with
-    the line, if the file does not parse or raises an exception; if its folder has a file with the name of one of our
-    packages; or if an import gave another module than the file of that name in its folder. A FlowError of the file is
-    raised unchanged, and OSError if the file cannot be read.
+    since the last call, the file is not executed again, so that its types stay the same classes. Raises UserCodeError
+    if the file does not parse or raises an exception, if its folder has a module or package called `flowgraph`, `nodes`
+    or `placements`, or if an imported name that is a file in its folder gave another module. A FlowError of the file is
+    raised unchanged. Raises OSError if the file cannot be read.
     """
     path = path.resolve()
     for package in OURS:
@@ -193,7 +198,6 @@ def _run(path: Path, name: str) -> ModuleType:
 
 
 def _refuse_namesakes(path: Path) -> None:
-    """Raise UserCodeError if a file imported a module that is not the one of that name in its folder."""
     tree = ast.parse(path.read_bytes())
     imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     imported += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]

@@ -19,10 +19,7 @@ from flowgraph.language.signature import make_settings
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Suggested settings by "op.setting", and their origin.
-
-    They apply to nodes that read the model parameter `param`, or to all nodes if `param` is None.
-    """
+    """Suggested settings by "op.setting", and their origin; for nodes that read the model `param`, or all if None."""
 
     origin: str
     values: Mapping[str, object]
@@ -61,8 +58,8 @@ def split_assignments(
 ) -> tuple[dict[str, object], dict[str, object]]:
     """Return the values of `--set` texts by name, as (settings of the flow, settings of its nodes).
 
-    `graph_settings` are the names of the flow's own settings; all other names are taken as those of nodes. The last
-    text for a name counts. Raises SettingError for a text that is not `name=value`.
+    `graph_settings` are the names of the flow's own settings; every other name counts as a node's setting and is not
+    checked. If a name occurs twice, the last text counts. Raises SettingError for a text that is not `name=value`.
     """
     pairs = dict(parse_assignment(text) for text in texts)
     of_flow = {name: pairs.pop(name) for name in [*pairs] if name in graph_settings}
@@ -72,11 +69,11 @@ def split_assignments(
 def resolve_settings(
     graph: Graph, suggestions: Sequence[Suggestion], chosen: Mapping[str, object]
 ) -> tuple[Graph, tuple[ResolvedSetting, ...]]:
-    """Return a named graph with the settings that a run uses, and each setting with its origin.
+    """Return a named graph with the settings that a run uses, and all settings, each with its origin.
 
     `chosen` has values by `node.setting`, which override all others. Suggestions apply only to settings that the flow's
-    text does not set; a later suggestion overrides an earlier one. Raises SettingError for an unknown name, with the
-    nearest one, and for a value that its setting refuses.
+    text does not set; a later suggestion overrides an earlier one. The flow's own settings come first. Raises
+    SettingError for an unknown name in `chosen`, with the nearest one, and for a value that its setting refuses.
     """
     chosen_by_node = _by_node(graph, chosen)
     origins: dict[str, str] = {}
@@ -109,9 +106,10 @@ def resolve_settings(
 
 
 def align_shown_settings(first: Graph, second: Graph) -> tuple[Graph, Graph]:
-    """Return two named graphs with the same settings shown on each pair of nodes with equal name and op.
+    """Return two named graphs in which nodes with the same name and op show the same settings.
 
-    These are the settings that differ from their defaults in a graph; texts of the graphs then differ only in values.
+    These are the settings without a default, and those that differ from their default in either graph. A value that one
+    flow states and the other takes by default then reads the same in both texts.
     """
     nodes = {(node.name, node.op.module, node.op.name): node for node in first.all_nodes}
     pairs = ((nodes.get((node.name, node.op.module, node.op.name)), node) for node in second.all_nodes)
@@ -131,7 +129,7 @@ def _changed(node: Node) -> set[str]:
 
 
 def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingError]:
-    """Return an error for each fault in `chosen`, values by `node.setting` for a named graph; each is checked alone."""
+    """Return a SettingError for each value in `chosen`, by `node.setting`, that a named graph refuses on its own."""
     faults = list[SettingError]()
     for name, value in chosen.items():
         try:

@@ -24,9 +24,9 @@ PASSES: tuple[Pass, ...] = (prune_nodes, dedupe_nodes, count_masks)
 
 
 def compile_graph(graph: Graph) -> Graph:
-    """Return a described graph after all passes: nodes are named, pruned and deduplicated, and masks are counted.
+    """Return a described graph after all built-in passes: named, pruned, deduplicated, and with masks counted.
 
-    Settings stay as the flow's text and the defaults have them. Raises LawError for a broken law.
+    No setting is changed. Raises a FlowError, such as LawError, for the first broken law.
     """
     return simplified(named(graph))
 
@@ -40,8 +40,9 @@ def simplified(graph: Graph, passes: Sequence[Pass] = ()) -> Graph:
     """Return a named graph after pruning, deduplication and the counting of masks, and then a user's `passes`.
 
     Its settings must already be chosen. The laws are checked after each of `passes`, or once if there are none, and an
-    error names the pass that broke one. Raises UserCodeError for a pass that raises; FlowTypeError for a pass that does
-    not return a graph, or that changes the flow's name, parameters or result types; LawError for a broken law.
+    error names the pass that broke a law. Raises UserCodeError for a pass that raises an exception, but a FlowError is
+    raised unchanged; FlowTypeError for a pass that does not return a graph, or that changes the flow's name, parameters
+    or result types; and a FlowError, such as LawError, for the first broken law.
     """
     graph = _through(PASSES, graph)
     for user_pass in passes:

@@ -13,7 +13,7 @@ from flowgraph.language.mask_counts import counted
 
 
 def count_masks(graph: Graph) -> Graph:
-    """Return the graph with `counts` of each loss set to the distinct masks of its terms."""
+    """Return the graph with `counts` of each loss set to the distinct masks of its terms, in order of the nodes."""
 
     def change(node: Node) -> Node:
         regions = tuple((port, counted(region)) for port, region in node.regions)

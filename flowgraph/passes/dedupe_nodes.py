@@ -11,10 +11,7 @@ from flowgraph.language.graph import Graph, Node, rewrite
 
 
 def dedupe_nodes(graph: Graph) -> Graph:
-    """Return the graph with each group of pure nodes that compute the same replaced by the first of them.
-
-    Nodes with side effects and nodes that take a loss are unchanged.
-    """
+    """Return the graph with equal pure nodes merged into the first of them, except nodes that take a loss."""
     first = dict[Hashable, Node]()
 
     def change(node: Node) -> Node:
@@ -27,7 +24,8 @@ def dedupe_nodes(graph: Graph) -> Graph:
 def computation_of(node: Node) -> Hashable | None:
     """Return a key that is equal for nodes that compute the same; None for a node with side effects or a loss.
 
-    The key covers the op, its inputs, its settings and the types of its results.
+    The key covers the op, its inputs, its settings and the types of its results; 1, 1.0 and True are different
+    settings.
     """
     if not node.op.pure or node.regions:
         return None
@@ -35,7 +33,6 @@ def computation_of(node: Node) -> Hashable | None:
 
 
 def _exact(value: object) -> Hashable:
-    """Return a key of a setting that distinguishes 1, 1.0 and True, and 0.0 and -0.0."""
     if isinstance(value, dict):
         return dict, tuple((name, _exact(entry)) for name, entry in value.items())
     if isinstance(value, list | tuple):

@@ -16,10 +16,10 @@ ADD, SCALE = op_of(arithmetic.add), op_of(arithmetic.scale)
 
 
 def prune_nodes(graph: Graph) -> Graph:
-    """Return the graph without terms of factor 0, nodes that only these read, and calls whose results nothing reads.
+    """Return the graph without terms of factor 0, nodes that only such terms read, and calls whose results are unused.
 
-    `pruned` of the result gets a line for each removed call and node, sums excepted. Of a sum of terms that all have
-    factor 0, one term remains.
+    The result's `pruned` gains a line for each removed call and node, except for sums. If all terms of a sum have
+    factor 0, the first term remains.
     """
 
     def change(node: Node) -> Node | Edge:

@@ -10,16 +10,13 @@ _ON: ContextVar[bool] = ContextVar("verify", default=False)
 
 
 def verifying() -> bool:
-    """Return whether the laws are checked after each pass, and not only after the last."""
+    """Return whether the laws are checked after each built-in pass, and not only after the last."""
     return _ON.get()
 
 
 @contextmanager
 def verified(on: bool = True) -> Generator[None]:
-    """Check the laws after each pass within a `with` block; if `on` is False, only after the last pass.
-
-    Blocks may be nested: the earlier state returns at the end of each.
-    """
+    """Check the laws after each built-in pass within a `with` block; if `on` is False, only after the last."""
     token = _ON.set(on)
     try:
         yield

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
     """Yield each row of cells as a line, with columns aligned and two spaces apart; nothing without rows.
 
-    `right` lists the indices of columns that are aligned on the right. Raises ValueError if rows differ in their number
-    of cells.
+    `right` lists the indices of columns that are aligned on the right. Spaces at the end of a line are removed. Raises
+    ValueError if rows differ in their number of cells.
 
     >>> list(columns([["a", "bc"], ["def", "g"]]))
     ['a    bc', 'def  g']

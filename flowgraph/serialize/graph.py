@@ -42,7 +42,7 @@ Plain = dict[str, Any]
 
 
 class FlatEdge(_Flat):
-    """An edge: the id of its source, the part of the source, its type, and its maximum staleness."""
+    """A stored edge: the id of its source, the part that is read ("" for all), its type and staleness in updates."""
 
     source: str = Field(alias="from")
     part: str
@@ -52,13 +52,13 @@ class FlatEdge(_Flat):
 
 
 class FlatInput(FlatEdge):
-    """An edge on a port."""
+    """A stored edge, with the port that reads it."""
 
     port: str
 
 
 class FlatParam(_Flat):
-    """A parameter of the flow or of a region."""
+    """A stored parameter of the flow or of a loss."""
 
     id: str
     name: str
@@ -69,7 +69,7 @@ class FlatParam(_Flat):
 
 
 class FlatNode(_Flat):
-    """A node without its regions."""
+    """A stored node; `given` names the settings that were set explicitly, `functions` those that are functions."""
 
     id: str
     name: str
@@ -84,7 +84,7 @@ class FlatNode(_Flat):
 
 
 class FlatRegion(_Flat):
-    """A region, and the node and port that take it."""
+    """A stored loss function, with the node and port that take it, its nodes, captured edges, output and masks."""
 
     node: str
     port: str
@@ -98,7 +98,7 @@ class FlatRegion(_Flat):
 
 
 class FlatGraph(_Flat):
-    """A graph as stored in JSON."""
+    """A stored graph: `nodes` include those inside losses, and `inputs` are the ids of the flow's own parameters."""
 
     version: Literal[2] = Field(alias="schema")
     name: str
@@ -118,9 +118,9 @@ class FlatGraph(_Flat):
 def from_json(text: str) -> Graph:
     """Return the graph in a JSON text that `flat_graph.to_json` wrote, after a check of the laws of described graphs.
 
-    Ops, types and functions are imported by name. Raises LawError for any other text, and for a graph with a name that
-    does not exist or may not be imported, with edges that do not fit their ports, or that breaks a law; SettingError or
-    FlowTypeError for a setting that its node refuses or lacks.
+    Ops, types and functions are imported by name, which runs the code of their modules. Raises LawError for any other
+    text, for a name that does not exist or may not be imported, and for edges that do not fit their ports; SettingError
+    or FlowTypeError for a setting that its node refuses or lacks; and the FlowError of the first broken law.
     """
     try:
         data = json_as(FlatGraph, text)
@@ -138,8 +138,6 @@ def from_json(text: str) -> Graph:
 
 @dataclass
 class _GraphReader:
-    """Builds a graph from its stored form: its sources by id, each before its readers."""
-
     data: FlatGraph
     sources: dict[str, Source] = field(default_factory=dict[str, Source])
 
@@ -253,10 +251,6 @@ def _function(name: object) -> Any:
 
 
 def _find(name: str) -> Any:
-    """Return the class or function that `module:path` names.
-
-    A module that is not imported yet must be one of ours, or of a package of `GROUPS`.
-    """
     module, _, path = name.partition(":")
     module = loaded_module(module)
     root, last = module.partition(".")[0], module.rpartition(".")[2]
@@ -279,5 +273,4 @@ def _find(name: str) -> Any:
 
 @lru_cache(maxsize=4)
 def _registered_packages(path: tuple[str, ...]) -> frozenset[str]:
-    """Return the packages on a path that register in `GROUPS`; cached, since a search takes milliseconds."""
     return frozenset(entry.module.partition(".")[0] for group in GROUPS for entry in entry_points(group=group))

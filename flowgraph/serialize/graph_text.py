@@ -16,8 +16,8 @@ def graph_text(graph: Graph, *, sites: bool = True, places: Mapping[str, str] | 
     """Return a graph as text, one line for each node, result, carried state, and pruned or dropped call.
 
     The first line has the flow's parameters. Nodes inside losses are indented. `sites` adds the flow's file and line to
-    each node; `places` has a comment for nodes, by name. Only settings that the flow or a command line sets are shown.
-    If any node has no name, all nodes are numbered: `%1`.
+    each node, and `places` maps the name of a node to a comment. Only settings that the flow or a command line sets are
+    shown. If any node has no name, all nodes are numbered: `%1`.
     """
     if any(not node.name for node in graph.nodes):
         numbers = {node.stamp: f"%{i}" for i, node in enumerate(graph.all_nodes, 1)}
@@ -51,7 +51,10 @@ def _node_lines(node: Node, indent: str, sites: bool, places: Mapping[str, str])
 
 
 def shown_settings(settings: BaseModel) -> list[tuple[str, str]]:
-    """Return (name, value as text) of each setting that was set explicitly, in the order of declaration."""
+    """Return (name, value as text) of each setting that was set explicitly, in the order of declaration.
+
+    Functions are written by name, enums as the `repr` of their value, and other values as their `repr`.
+    """
     shown = list[tuple[str, str]]()
     for name in type(settings).model_fields:
         if name in settings.model_fields_set:

@@ -13,10 +13,10 @@ from flowgraph.serialize.graph_text import graph_text
 
 
 def placed_text(graph: Graph, plan: Plan, *, sites: bool = True) -> str:
-    """Return a named graph as text, with the place and the roles of each node under a checked plan, and its pools.
+    """Return a named graph as text, with the place and roles of each node, and the devices of each pool of its plan.
 
-    `sites` adds the flow's file and line to each node. Nodes without a model run on the host; those inside a loss run
-    with the node that takes the loss.
+    The plan must be checked. `sites` adds the flow's file and line to each node. Nodes without a model run on the host;
+    nodes inside a loss run with the node that takes the loss.
     """
     placed, uses = {row.role: row for row in plan.placed}, defaultdict[str, list[Role]](list)
     for role in roles(graph):

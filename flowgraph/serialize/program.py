@@ -30,7 +30,7 @@ def _reader(kind: Any) -> TypeAdapter[Any]:
 
 
 def program_to_json(program: Program) -> str:
-    """Return a program as JSON text, which `program_from_json` reads. Raises LawError for a graph with real data."""
+    """Return a program as JSON text, which `program_from_json` reads. Raises LawError if its graph holds real data."""
     data = {
         "schema": SCHEMA,
         "graph": flat(program.graph),
@@ -50,7 +50,8 @@ def _plain(kind: Any, value: object) -> Any:
 def program_from_json(text: str) -> Program:
     """Return the program in a JSON text that `program_to_json` wrote.
 
-    Ops and types are imported by name. Raises LawError for any other text, and for a program that breaks a law.
+    Ops and types are imported by name, which runs the code of their modules. Raises LawError for any other text, for a
+    name that cannot be imported, and for a program that breaks a law.
     """
     try:
         data = parse_json(text)

@@ -8,10 +8,10 @@ from flowgraph.serialize.columns import columns
 
 
 def program_text(program: Program) -> str:
-    """Return a program as text: its pools, its homes, the tasks of a step in order, and the runs that can be parallel.
+    """Return a program as text: pools, copies of weights, the tasks of a step in order, and runs that can be parallel.
 
-    A run or a transfer that does not need a whole record shows the parts that it needs. If steps overlap, the schedule
-    of each copy of weights and the tasks of an iteration follow, each with its step.
+    A run or transfer that needs only parts of a record shows these parts. If steps overlap, the lines of
+    `pipeline_lines` follow.
     """
     lines = [f"program {program.graph.name}, structure {program.plan.structure_hash[:12]}"]
     pools = [[pool.name, ", ".join(f"{node}/{index}" for node, index in pool.devices)] for pool in program.plan.pools]
@@ -30,7 +30,11 @@ def program_text(program: Program) -> str:
 
 
 def pipeline_lines(program: Program) -> list[str]:
-    """Return how the steps of a program overlap, as lines: depth, copies with their bounds, and the iterations."""
+    """Return lines of text about how the steps of a program overlap; its `pipeline` must not be None.
+
+    They show the depth in steps; the sync period and maximum age in updates of each copy of weights; the runs that
+    begin before the first iteration; and the runs and tasks of an iteration, each with its step.
+    """
     pipeline = program.pipeline
     assert pipeline is not None, "its steps overlap"
     steps = "step" if pipeline.depth == 1 else "steps"

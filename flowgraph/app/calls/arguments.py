@@ -48,10 +48,7 @@ def model_text(model: PathLike | RunResult | None) -> str | None:
 
 
 def run_folder(run: PathLike | RunResult) -> Path:
-    """Return the path of a run's folder, given as that path or as the result of `run`.
-
-    Raises RunFolderError for a run that stopped before it began.
-    """
+    """Return the path of a run's folder or result. Raises RunFolderError for a run that stopped before it began."""
     return run.path if isinstance(run, RunResult) else Path(run)
 
 
@@ -59,7 +56,8 @@ def run_folder(run: PathLike | RunResult) -> Path:
 def argument_errors() -> Generator[None]:
     """Open a context in which an error that names a command-line option names the Python argument too.
 
-    `--staleness x` becomes `staleness= (--staleness x)`. A FlowError is changed in place; every error is raised again.
+    For example, `--staleness x` becomes `staleness= (--staleness x)`. A FlowError is changed in place; every error is
+    raised again.
     """
     try:
         yield

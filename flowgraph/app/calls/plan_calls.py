@@ -87,8 +87,9 @@ def plan(
         data: a data set, file or folder, or several; without one, devices of a known kind are planned with lengths of
             rows.
         columns: columns to read by other names: `{"prompt": "problem"}`.
-        batch: prompts in a step.
-        prompt_tokens: prompt lengths in tokens: `512`, `"mean=1k,p99=4k"` or `"FILE.parquet:COLUMN"`.
+        batch: prompts in a step; by default 256 for lengths of rows, what is known for the data, or else 16.
+        prompt_tokens: prompt lengths in tokens: `512`, `"mean=1k,p99=4k"` or `"FILE.parquet:COLUMN"`; by default 512,
+            or an estimate of the longest prompt if rows are read.
         response_tokens: response lengths in tokens; by default the longest that the flow allows.
         settings: settings of the flow and its nodes by name.
         passes: additional passes, run last: `"my.py:name"`; the file is imported.
@@ -117,7 +118,7 @@ def plan(
 
     Raises:
         UsageError: arguments that contradict each other or are invalid.
-        UnknownNameError: a flow, pass or file that does not exist.
+        UnknownNameError, UserCodeError: a flow, pass or file that does not exist or cannot be imported.
         SettingError: a setting or a value that does not exist.
         DataError: rows that cannot be used.
         ModelError: a model that is not found, or whose sizes are not known.
@@ -193,11 +194,11 @@ def draw(
         steps: the number of steps in a timeline.
         unfold: draw each machine of a pool, however many there are.
         model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, depth,
-            sync_every, cache: for a flow, as for `plan`.
+            sync_every, cache: for a flow, as for `plan`; ignored for a Plan or PlanResult.
         say: receives each note as a line.
 
     Raises:
-        UsageError: a picture that does not exist, or a flow's options for another target. The result raises it, on
+        UsageError: a picture that does not exist, or a flow's options for a run or a file. The result raises it, on
             first use, for a picture that cannot be drawn.
         UnknownNameError: a flow that does not exist; raised on first use.
         RunFolderError: a folder that is not a run folder.
@@ -240,9 +241,9 @@ def import_run(
 ) -> ImportResult:
     """Return another system's run as a flow and a plan with its memory and step time, and faster plans for its devices.
 
-    `command` is a launch script of verl or OpenRLHF, or verl's YAML; `device` is the model of its devices. The other
-    arguments are those of `plan`. Raises DataError, with the line, for a file that cannot be read as a run, UsageError
-    for a device whose speed is not known, and ModelError for a model whose sizes are not known.
+    `command` is a launch script of verl or OpenRLHF, or verl's YAML; `device` is the type of the run's devices. The
+    other arguments are those of `plan`. Raises, for example, DataError, with the line, for a file that cannot be read
+    as a run, UsageError for a device whose speed is not known, and ModelError for a model whose sizes are not known.
     """
     values = fields(locals(), but="command device")
     with argument_errors():
@@ -263,7 +264,7 @@ def explain(plan: PlanLike, role: str | None = None) -> ExplainedPlan:
 def compare(*plans: PlanLike) -> ComparedPlans:
     """Return plans to compare side by side: `text` of the result is a table, `data` has the plans by name.
 
-    Raises UsageError for fewer than two plans, and PlanError for a broken plan.
+    Raises UsageError for fewer than two plans, and PlanError for a file that holds no plan and for a broken plan.
     """
     with argument_errors():
         return compare_plans(plans)
@@ -284,12 +285,12 @@ def calibrate(
     measured: Mapping[str, float] | Names | None = None,
     say: Say = silent,
 ) -> fits.CalibrationResult:
-    """Fit scales of the forecast to measured seconds, and return them: by phase, role and device, with 90% intervals.
+    """Fit scales of the forecast to measured seconds; return the scales by phase, role and device, with 90% intervals.
 
     `runs` are run folders, logs or traces of runs of `plan`, or the file of one plan with its `measured` seconds by
     node. `say` receives each note as a line. Raises UsageError, for example, for `measured` with several paths or with
-    a name for which the plan forecasts no seconds; DataError for a log without a timer of the plan's nodes; and
-    PlanError for a plan that forecasts no seconds.
+    a name for which the plan forecasts no seconds; DataError, for example, for a log without a timer of the plan's
+    nodes; PlanError for a plan that forecasts no seconds; and RunFolderError for a folder that is not a run folder.
     """
     with argument_errors():
         texts = request_from_arguments(settings=measured).workload.settings

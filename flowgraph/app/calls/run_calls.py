@@ -73,7 +73,7 @@ def run(
     listeners: Sequence[Listener] = (),
     say: Say = silent,
 ) -> RunResult:
-    """Train a flow by its plan, record the run in a folder, and return how it ended.
+    """Train a flow by its plan, record the run in a folder, and return how the run ended.
 
     The first Ctrl-C stops after the current step, a second one at once; the status is then "interrupted".
 
@@ -83,52 +83,45 @@ def run(
         data: a data set, file or folder, or several, also with weights, which are shares of the prompts; `digits` by
             default.
         held_out: a file or data set of held-out rows, or several.
-        columns: columns to read by other names: `{"prompt": "problem", "answer": "solution"}`.
         max_prompt_tokens: the maximum number of tokens of a prompt, chat template included.
         long_prompts: what becomes of a longer prompt: it is refused (default), dropped, or truncated.
-        steps: the number of steps.
+        steps: the number of steps; by default what is known for the model, or else 100.
         epochs: how many times to read the rows, instead of `steps`.
-        batch: prompts in a step.
-        seed: the random seed.
-        settings: settings of the flow and its nodes by name.
-        passes: additional passes, run last.
-        eval_every: check held-out prompts every this many steps; 0: never.
-        eval_rows: the maximum number of held-out prompts of a check, equally many of each `data_source`.
-        eval_n: the number of responses to each held-out prompt, for pass@k and maj@k.
+        batch: prompts in a step; by default what is known for the data, or else 16.
+        seed: the random seed; by default 0.
+        eval_every: check held-out prompts every this many steps, by default 20; 0: never.
+        eval_rows: the maximum number of held-out prompts of a check (200), equally many of each `data_source`.
+        eval_n: the number of responses to each held-out prompt, for pass@k and maj@k; by default 1.
         eval_temperature: the temperature of these responses; by default 0 (greedy) for one response, otherwise 1.
         out: the run's folder; by default `runs/FLOW-N`.
-        checkpoint_every: write a checkpoint for `resume` every this many steps; 0: never.
-        keep: the number of newest checkpoints to keep on disk.
+        checkpoint_every: write a checkpoint for `resume` every this many steps, by default 50; 0: never.
+        keep: the number of newest checkpoints to keep on disk; by default 2.
         keep_best: also keep the checkpoint with the highest value of this metric: `"eval/accuracy"`, `"eval/SOURCE"`.
-        record_tokens: the number of responses of each step whose values of tokens are recorded; 0: none.
+        record_tokens: the number of responses of each step whose values of tokens are recorded; by default 256.
         replay: the folder of a run whose recorded rollouts are used instead of new ones.
-        sample_rows: the number of responses that a rank decodes together.
-        forward_tokens: the number of padded tokens in a pass without gradients.
-        cluster: as for `plan`.
-        memory: as for `plan`.
-        placement: as for `plan`.
+        sample_rows: the number of responses that a rank decodes together; by default 256.
+        forward_tokens: the number of padded tokens in a pass without gradients; by default 4,096.
+        columns, settings, passes, cluster, memory, placement, depth, sync_every, cache: as for `plan`.
         plan: the plan to run, instead of a search.
-        depth: how many steps sampling works ahead of training.
-        sync_every: copy the trained weights to sampling every this many steps.
         runtime: `"local"` (this process) or `"ray"`; by default local for a plan with one device.
         address: the address of a running Ray cluster.
         threads: the number of threads of each process.
         log: trackers that also receive the metrics: `"tensorboard,wandb"`.
         profile: the steps to profile, from 0: `"3,7"`.
         attach: a file that lists running servers of engines.
-        cache: the folder for downloaded models and generated data.
         listeners: receive the results of each step, and of each check of held-out data.
         say: receives each note as a line.
 
     Raises:
         UsageError: arguments that contradict each other, or a flow that Ray's workers cannot find.
-        UnknownNameError: a flow, pass or file that does not exist.
-        DataError: rows that cannot be used.
+        UnknownNameError, UserCodeError: a flow, pass or file that does not exist or cannot be imported.
+        SettingError: a setting or a value that does not exist.
+        DataError, RuleError: rows that cannot be used or scored.
         ModelError: a model that is not found or cannot be loaded.
-        PlanError: a plan that is not for this flow.
-        ResourceError: a plan that needs more than this machine has.
+        PlanError, BatchError: a plan that is not for this flow, or a batch that does not suit the plan.
+        ResourceError: no plan fits, or the plan needs more than this machine has.
         RunFolderError: a folder that already exists.
-        WorkerError: a process that failed; `resume` continues the run.
+        WorkerError: a process that failed; `resume` continues a run that has a checkpoint.
     """
     values = fields(locals(), but="listeners say")
     with argument_errors():
@@ -153,7 +146,9 @@ def resume(
     listeners: Sequence[Listener] = (),
     say: Say = silent,
 ) -> RunResult:
-    """Continue a run from its newest checkpoint, and return how it ended.
+    """Continue a run from its newest checkpoint, and return how the run ended.
+
+    A run without a checkpoint starts again; a finished run is not continued unless `steps` is larger.
 
     Args:
         run: the run's folder, or the result of `run`.
@@ -168,6 +163,7 @@ def resume(
         NotResumableError: the flow, rows or weights have changed since the run began.
         RunFolderError: a folder that is not a run folder, or that another process uses.
         UsageError: fewer steps than are done, or arguments that contradict each other.
+        PlanError, ResourceError: a plan that does not suit the run or this machine.
         WorkerError: a process that failed; `resume` continues the run again.
     """
     values = fields(locals(), but="run listeners say")
@@ -185,7 +181,7 @@ def rollouts(
     where: str | None = None,
     limit: int | None = None,
 ) -> RolloutRows:
-    """Return the responses that a run sampled, with their scores and what was recorded of their tokens.
+    """Return the responses that a run sampled, with their scores and the recorded values of their tokens.
 
     Args:
         run: the run's folder, or the result of `run`.
@@ -197,8 +193,8 @@ def rollouts(
         limit: the maximum number of rows to return; by default 10.
 
     Raises:
-        UsageError: a step, node, column or condition that does not exist.
-        RunFolderError: a folder that is not a run folder.
+        UsageError: a step, node or column that does not exist, or an invalid condition.
+        RunFolderError: a folder that is not a run folder, or without recorded responses.
         DataError: a file of the run that is damaged.
     """
     with argument_errors():
@@ -249,7 +245,7 @@ def evaluate(
     After Ctrl-C, the result is that of the finished prompts, and its `interrupted` is true.
 
     Args:
-        model: a model, or a run's folder.
+        model: a model, a run's folder, or the result of `run`.
         generations: a file of responses to score again, instead of a model.
         by: the rule that scores: its name, `"path.py:name"`, or `"data"` for the rule of each row's data source.
         n: the number of responses to each prompt.
@@ -266,14 +262,15 @@ def evaluate(
         out: a file for the responses with their scores (`.parquet`) or for the statistics (`.json`).
         overwrite: replace the file if it exists.
         say: receives each note as a line.
-        progress: shows the progress.
+        progress: makes the function that receives the progress; by default none is shown.
 
     Raises:
-        UsageError: arguments that contradict each other, or a file that exists.
+        UsageError: neither a model nor a file of responses, contradictory arguments, or a file that exists.
         RuleError: a rule that cannot be used, or a row without the ground truth that the rule needs.
         DataError: rows that cannot be used.
         ModelError: a model that is not found.
         RunFolderError: a run without saved weights.
+        ResourceError: a plan that needs more than this machine has.
     """
     values = fields(locals(), but="model say progress")
     with argument_errors():
@@ -314,15 +311,16 @@ def generate(
 ) -> GenerateResult:
     """Return the responses of a model, or of a run's model, to prompts.
 
-    `prompt` is one text or several, whose responses are in the result's `rows`; the other arguments are those of
-    `evaluate`. Without `prompt`, the responses to a data set are written to the Parquet file `out`. After Ctrl-C, the
-    result has no rows, and its `interrupted` is true.
+    `prompt` is one text or several, whose responses are in the result's `rows`, and also in the Parquet file `out` if
+    it is given. Without `prompt`, the responses to a data set are only written to `out`. `temperature` is 1 by default;
+    the other arguments are those of `evaluate`. After Ctrl-C, the result has no rows, and its `interrupted` is true.
 
     Raises:
         UsageError: neither a prompt nor a file to write, a file that exists, or arguments that contradict each other.
         DataError: rows that cannot be used.
         ModelError: a model that is not found.
         RunFolderError: a run without saved weights.
+        ResourceError: a plan that needs more than this machine has.
     """
     values = fields(locals(), but="model say progress")
     with argument_errors():

@@ -41,7 +41,7 @@ Kind = Literal["flow", "plan", "program", "run", "picture"]
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnPlan:
-    """A plan to draw, with its flow and the sizes of transferred values where these are known."""
+    """A plan to draw; its flow (`graph`), problem (`planned`) and stored program (`lowered`) are None if not known."""
 
     plan: Plan
     where: str
@@ -51,7 +51,7 @@ class DrawnPlan:
 
     @cached_property
     def program(self) -> Program | None:
-        """Return the program that the runtime would run for this plan; None if the flow is not known."""
+        """Return the plan's program; None if the flow is not known. Raises PlanError if the plan breaks a law."""
         if self.lowered is not None or self.graph is None:
             return self.lowered
         return lower(self.graph, self.plan, where=self.where, watch=watch_engines)
@@ -77,8 +77,9 @@ class DrawnPlan:
 class DrawTarget:
     """A flow, plan, program or run to draw, as named on a command line.
 
-    `first` is the name of the picture that is drawn by default. `drawing` is the picture in a file that holds one, and
-    None otherwise; no other picture can be drawn of such a file.
+    `flow` and `placed` compute the graph and the plan when they are first needed. `first` is the name of the picture
+    that is drawn by default. `drawing` is the picture in a file that holds one, which has no other pictures; otherwise
+    None.
     """
 
     name: str
@@ -91,21 +92,30 @@ class DrawTarget:
 
     @cached_property
     def graph(self) -> Graph | None:
-        """Return the flow's graph; None if the flow of a plan is not found or has changed."""
+        """Return the flow's graph; None for a file that holds a picture, and if the flow of a plan is not found.
+
+        A changed flow counts as not found for a plan without recorded assumptions. Raises PlanError if the flow of any
+        other plan has changed, and the errors of `compiled_flow` for a flow.
+        """
         return self.flow()
 
     @cached_property
     def placement(self) -> DrawnPlan:
-        """Return the plan with its flow, problem and program where these are known; a flow is planned on first use."""
+        """Return the plan, with its flow, problem and program where these are known; a flow is planned on first use.
+
+        Raises UsageError for a file that holds a picture, PlanError for a file that cannot be read as a plan, and, for
+        a flow, the errors of `planned_for`.
+        """
         return self.placed()
 
 
 def find_target(request: Request, say: Say) -> DrawTarget:
-    """Return the target that the flow of a request names for `draw`: a run's folder, a JSON file, or a flow.
+    """Return the target of `draw` that the request's flow names: a run's folder, a JSON file, or a flow.
 
     The file holds a plan, a program or a picture. `say` receives each note of planning; a flow is planned only when a
-    picture needs a plan. Raises UsageError for any other JSON file, and for options of a flow together with a run's
-    folder or a file, which record them; RunFolderError for a folder that is not a run folder.
+    picture needs a plan. Raises UsageError for a file that is not JSON, and for options of a flow together with a run's
+    folder or a file, which record them; RunFolderError for a folder that is not a run folder; DataError, LawError or
+    PlanError for JSON that is not a valid picture, program or plan.
     """
     name, path, is_name = request.flow, Path(request.flow), isinstance(request.workload.flow, str)
     is_run = is_name and ((path / "run.json").is_file() or (path.is_dir() and name != path.name))  # flows are one word
@@ -138,8 +148,8 @@ def find_target(request: Request, say: Say) -> DrawTarget:
 def plan_target(plan: Plan | PlanResult, where: str, say: Say) -> DrawTarget:
     """Return a plan in memory as a target of `draw`; `where` is the name of the plan in errors and titles.
 
-    `say` receives the notes of a new forecast, which is made when a picture first needs it. A PlanResult is drawn with
-    the forecast and the search that it has.
+    A PlanResult is drawn with the forecast and the search that it has. Any other plan gets a new forecast when a
+    picture first needs it, and `say` receives its notes.
     """
     if isinstance(plan, PlanResult):
         return DrawTarget(name=where, kind="plan", flow=lambda: plan.graph, placed=lambda: _drawn(plan))
@@ -185,7 +195,6 @@ def _file_target(path: Path, say: Say) -> DrawTarget:
 
 
 def _graph_of(plan: Plan, where: str) -> Graph | None:
-    """Return the graph of a plan's flow; None if the flow is not found or has changed since it was planned."""
     if plan.assumed is not None:
         return None if _flow_is_gone(plan.assumed.flow) else prepare_from(plan, where).problem.graph
     if not plan.flow.isidentifier():  # a flow's own name: a file's would be run
@@ -198,7 +207,6 @@ def _graph_of(plan: Plan, where: str) -> Graph | None:
 
 
 def _flow_is_gone(name: str) -> bool:
-    """Return whether `name` is a name of a flow, not of a file, and no such flow exists."""
     if not name.isidentifier():
         return False
     try:

@@ -42,7 +42,10 @@ class DrawResult:
 
     @cached_property
     def drawing(self) -> Drawing:
-        """Return the picture as data, in no format yet. Raises UsageError if the picture cannot be drawn."""
+        """Return the picture as data, in no format yet.
+
+        Raises UsageError if the picture cannot be drawn, and the errors of planning if a flow must be planned first.
+        """
         return self.make()
 
     @property
@@ -78,8 +81,8 @@ class DrawResult:
     def save(self, path: str | Path, say: Say = lambda line: None) -> Path:
         """Write the picture to a file in the format of its suffix, replacing an existing file; return the path.
 
-        `say` receives a line that lists the letters that the font of a PNG lacks, at most 20 of them. Raises UsageError
-        for an unknown suffix, for a picture that cannot be drawn, and if the file cannot be written.
+        `say` receives a line that lists the characters that the font of a PNG lacks, at most 20 of them. Raises
+        UsageError for an unknown suffix, for a picture that cannot be drawn, and if the file cannot be written.
         """
         file = Path(path)
         format_name = format_for_extension(file.suffix, str(file))
@@ -101,9 +104,10 @@ class DrawResult:
 
 
 def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> DrawResult:
-    """Return a picture of a target, to be drawn on first use, when it may raise the errors of `picture_named`.
+    """Return a picture of a target that is drawn on first use, which may raise the errors of `picture_named`.
 
-    `picture` is the picture's name; "" is the target's default picture, and all pictures for an HTML page.
+    `picture` is the name of the picture; with "" it is the target's default picture, and the HTML page has all
+    pictures.
     """
 
     def errors() -> Iterable[str]:
@@ -119,10 +123,10 @@ def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> Draw
 
 
 def make_drawing(request: Request, picture: str, detail: PictureDetail, say: Say) -> DrawResult:
-    """Return the picture called `picture` of what a request names: a flow, a plan or program file, or a run's folder.
+    """Return a picture of what a request names: a flow, a plan or program file, or a run's folder.
 
-    The default picture is drawn if `picture` is "". `say` receives each note of planning. Raises the errors of
-    `find_target`; those of drawing are raised on first use of the result.
+    `picture` is the name of the picture, "" for the default one, and `say` receives each note of planning. Raises the
+    errors of `find_target`; those of drawing are raised on first use of the result.
     """
     return draw_result(find_target(request, say), picture, detail)
 
@@ -139,7 +143,7 @@ class ComparedTargets:
         return unified_diff(printable(_text(self.old)), printable(_text(self.new)), self.old.name, self.new.name)
 
     def drawn(self, detail: PictureDetail) -> DrawResult:
-        """Return one picture of the differences between the two flows, or else between the two plans."""
+        """Return one picture, drawn on first use, of the differences between the two flows, or else the two plans."""
 
         def picture() -> Picture:
             draw = pictures.flow if self.old.kind == "flow" else pictures.plan
@@ -150,10 +154,10 @@ class ComparedTargets:
 
 
 def compare_targets(old: DrawTarget, new: DrawTarget) -> ComparedTargets:
-    """Return two flows, or two plans, as a pair to compare.
+    """Return two flows, or two plans, as a pair to compare; a program or a run counts as a plan.
 
-    Plans also stand for programs and runs. Flows show only the settings that at least one of the two changes. Raises
-    UsageError if only one of the two is a flow.
+    Flows show only the settings that at least one of the two changes. Raises UsageError if only one of the two is a
+    flow, and the errors of `compiled_flow` if a flow cannot be read.
     """
     if (old.kind == "flow") != (new.kind == "flow"):
         what = f"is a {new.kind}, but {old.name} is a {old.kind}: they cannot be compared"

@@ -33,9 +33,9 @@ TITLES: Mapping[str, str] = {
 def target_page(target: DrawTarget, detail: PictureDetail, only: str = "") -> str:
     """Return the HTML page of a flow, a plan or a run, with every picture that can be drawn of it.
 
-    With `only`, the name of a picture, or for a file that holds a picture, the page has just that picture. Otherwise
-    the last section lists the pictures that cannot be drawn, with the reason for each. Raises UsageError if `only` is
-    unknown or cannot be drawn.
+    If `only` names a picture, or if the target is a file that holds one, the page has just that picture. Otherwise the
+    last section lists the pictures that cannot be drawn, with the reason for each. Raises UsageError if `only` is
+    unknown or cannot be drawn, and the errors of planning if a flow must be planned first.
     """
     if only or target.drawing is not None:
         has_pools = only not in ("", "flow", "run")

@@ -26,7 +26,7 @@ PLANNED = "flowgraph plan FLOW -o plan.json"  # a plan that has every picture bu
 
 @dataclass(frozen=True)
 class PictureDetail:
-    """How much a picture shows: the steps of a timeline, and whether each device of a pool is drawn."""
+    """How much a picture shows: the number of steps of a timeline, and whether each machine of a pool is drawn."""
 
     steps: int = STEPS
     unfold: bool = False
@@ -36,7 +36,7 @@ def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawi
     """Return the picture called `name` of a target; "" for the picture of a file that holds one.
 
     Raises UsageError for an unknown name, for any name if the target's file holds a picture, and if the target lacks
-    what the picture shows, such as a search.
+    what the picture shows, such as a search; and the errors of planning if a flow must be planned first.
     """
     if target.drawing is not None:
         if name:
@@ -55,7 +55,7 @@ def refuse_unknown_picture(name: str) -> None:
 def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
     """Return the picture of the flow: nodes with their kinds, edges with the types of values, losses as frames.
 
-    Raises UsageError if the flow is not found or has changed since it was planned.
+    Raises UsageError or PlanError if the flow is not found or has changed since it was planned.
     """
     if target.graph is None:
         flow = target.placement.plan.flow
@@ -66,7 +66,8 @@ def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
 def plan(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Picture:
     """Return the picture of the plan: a frame for each pool, with its copies of weights and the nodes that run on it.
 
-    If the flow is not known, only the roles are shown. `detail.unfold` draws each machine of a pool.
+    If the flow is not known, only the roles are shown. If a pool is on more than 4 machines, machines with equal
+    devices share a box, unless `detail.unfold` is true.
     """
     program = target.placement.program
     if program is None:
@@ -75,10 +76,7 @@ def plan(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Picture
 
 
 def sequence(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Return the sequence diagram of a step: the calls of tasks, and the values that move between pools.
-
-    Raises UsageError if the flow is not known.
-    """
+    """Return the sequence diagram of a step, call by call. Raises UsageError if the flow is not known."""
     program = target.placement.program
     if program is None:
         raise _lacks("sequence", target, "the plan's flow is not known")
@@ -126,7 +124,8 @@ def memory(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 def placements(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Comparison:
     """Return the comparison of the plan with the named placements, by the seconds of a step.
 
-    A search is run if there was none, which may take long. Raises UsageError if the plan's problem is not known.
+    A search is run if there was none, which may take long. Raises UsageError if the plan's problem is not known, and
+    ResourceError if no plan fits.
     """
     if target.placement.search is None:
         raise _lacks("placements", target, "nothing was searched", PLANNED)
@@ -136,7 +135,8 @@ def placements(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Compar
 def search(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
     """Return the scatter plot of the plans that the search found, by the seconds of a step and memory.
 
-    A search is run if there was none, which may take long. Raises UsageError if the plan's problem is not known.
+    A search is run if there was none, which may take long. Raises UsageError if the plan's problem is not known, and
+    ResourceError if no plan fits.
     """
     if target.placement.search is None:
         raise _lacks("search", target, "nothing was searched", PLANNED)
@@ -144,7 +144,7 @@ def search(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 
 
 def run(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Curves:
-    """Return the curves of a run's metrics over its steps. Raises UsageError if the target is not a run."""
+    """Return the curves of a run's metrics. Raises UsageError for other targets, RunFolderError for damaged files."""
     if target.run is None:
         raise _lacks("run", target, "it is not a run folder", "flowgraph draw runs/grpo-1")
     return curves_picture(target.run)

@@ -77,7 +77,7 @@ class FlowStage:
         return data
 
     def compared_text(self) -> str:
-        """Return the text to compare with another stage: all nodes named, without files and lines."""
+        """Return the stage's text for a diff: all nodes are named, without files and lines; raises as `text` does."""
         if self.stage == "described" and (graph := self._graph) is not None:
             return graph_text(named(graph), sites=False)
         return self.text(sites=False)
@@ -101,19 +101,13 @@ class FlowStage:
 
 
 def compared_stages(old: FlowStage, new: FlowStage) -> str:
-    """Return a unified diff of the texts of a flow at two stages, with all lines; "" if they are equal.
-
-    All nodes are named in both, and files and lines are left out.
-    """
+    """Return a unified diff, with all lines, of `compared_text` of a flow at two stages; "" if the texts are equal."""
     old_name, new_name = (f"{stage.request.flow} {stage.stage}" for stage in (old, new))
     return unified_diff(old.compared_text(), new.compared_text(), old_name, new_name)
 
 
 def unified_diff(old: str, new: str, old_name: str, new_name: str) -> str:
-    """Return a unified diff of two texts, with all their lines; "" if they are equal.
-
-    `old_name` and `new_name` are the names of the texts in its first lines.
-    """
+    """Return a unified diff of two texts, with all lines, and the names at its head; "" if the texts are equal."""
     old_lines, new_lines = (f"{text}\n".splitlines(keepends=True) for text in (old, new))
     lines = difflib.unified_diff(old_lines, new_lines, old_name, new_name, n=max(len(old_lines), len(new_lines)))
     return "".join(lines)
@@ -121,7 +115,7 @@ def unified_diff(old: str, new: str, old_name: str, new_name: str) -> str:
 
 @dataclass(frozen=True)
 class FlowFacts:
-    """Facts about a step before it runs: operations of nodes, bytes on edges, carried state, and values."""
+    """Facts about a step before it runs: FLOPs of nodes, bytes on edges, carried state, and values."""
 
     planned: PlanResult
 
@@ -206,7 +200,9 @@ def _table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator
 
 
 def show_flops(flops: int | None) -> str:
-    """Return a number of floating-point operations as text in the largest decimal unit, up to E; `?` for None.
+    """Return a number of floating-point operations as text in the largest decimal unit, up to Z; `?` for None.
+
+    Numbers from 1,000 on have two decimals.
 
     >>> show_flops(1_234_000_000), show_flops(999), show_flops(999_999), show_flops(0), show_flops(None)
     ('1.23 G', '999', '1.00 M', '0', '?')

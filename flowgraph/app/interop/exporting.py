@@ -66,7 +66,7 @@ class ExportResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return notes on what the other system cannot express or does differently, in one text each."""
+        """Return notes on what the other system cannot express or does differently, one text for each."""
         return tuple(self.exported.notes)
 
     def data(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
 def exported_files(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
     """Return a plan as the files of another system, with the longest prompt and response of its problem as limits.
 
-    `notes` come before those of the export. Raises UnknownNameError, PlanError and UsageError as `export` does.
+    `notes` come before those of the export. Raises the errors of `export`: UnknownNameError, PlanError and UsageError.
     """
     problem = prepared.problem
     response = int(problem.response.most) if problem.response is not None else None
@@ -181,9 +181,9 @@ class ExportSearch:
 def search_exportable_plan(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
     """Search for plans of a problem; return the search and the fastest plan found that the target system can run.
 
-    A plan counts as faster only if its forecast saves at least 2% of a step. If the system can run no plan as it was
-    found, the fastest plan is exported in other layouts that fit; without such layouts, `fastest` is None. The result
-    is None if no plan fits the cluster. Raises the errors of `export`.
+    Plans are exported in the order of their seconds, until the next one saves less than 2% of a step. If the system can
+    run none of them unchanged, the fastest is exported in other layouts that fit; without such layouts, `fastest` is
+    None. The result is None if no plan fits the cluster. Raises the errors of `export`.
     """
     try:
         search = search_plan(prepared.problem)
@@ -191,7 +191,6 @@ def search_exportable_plan(prepared: PreparedProblem, target: ExportTarget) -> E
         return None
 
     def runs(place: int, write: Callable[[PreparedProblem, Plan, ExportTarget], ExportResult]) -> ExportResult | None:
-        """Return a plan that was found as the system runs it; None if its pools cannot lie on the cluster."""
         try:
             plan = search.ranked[place].plan(prepared.assumed)
         except ResourceError:

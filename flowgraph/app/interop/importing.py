@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 def import_command(path: Path, device: str, request: Request) -> ImportResult:
     """Read another system's run as a flow and a plan, forecast its memory and seconds, and search for faster plans.
 
-    `path` is a launch script or a YAML configuration; `device` is the model of its devices, such as "h100". Values in
+    `path` is a launch script or a YAML configuration; `device` is the type of its devices, such as "h100". Values in
     `request`, such as lengths of rows, replace those of the run; by default every row has the largest lengths that the
-    run allows. If the run does not fit with these, 1/2, 1/4, 1/8 and 1/16 of them are tried. Raises DataError for a
-    file that is not a run, UsageError for a device of unknown speed, ModelError for a model of unknown sizes.
+    run allows. If the run does not fit with these, 1/2, 1/4, 1/8 and 1/16 of them are tried until it fits. Raises, for
+    example, DataError for a file that is not a run, UsageError for a device of unknown speed, and ModelError for a
+    model of unknown sizes.
     """
     as_written = read_run(path)
 
@@ -86,8 +87,8 @@ class ImportResult:
     """Another system's run as a flow and a plan, and the plans that a search finds for the same devices.
 
     `best` is the result of the search, None if no plan fits. `replaced_by` is the fastest plan found that the system
-    can run, None if it can run none. `shorter` has lengths at which a run fits that does not fit at its own limits;
-    None if the run fits, or if no shorter lengths are known at which it fits.
+    can run, None if it can run none. If the run does not fit at its own limits, `shorter` has lengths at which it fits,
+    if any are known; otherwise None.
     """
 
     prepared: PreparedProblem
@@ -156,7 +157,7 @@ class ImportedRun:
 
     @property
     def on(self) -> str:
-        """Return how to name the searched devices: "the same devices" as the run's, or all those of its machines."""
+        """Return the searched devices as text: "the same devices" as the run's, or "all N devices of its machines"."""
         machines, per_machine = self.read.machines
         devices = machines * per_machine
         return "the same devices" if devices == self.read.devices else f"all {devices} devices of its machines"
@@ -164,7 +165,7 @@ class ImportedRun:
 
 @dataclass(frozen=True)
 class RunReplacement:
-    """A plan that the system of a run can run instead.
+    """A plan that the system of a run can run instead, and its forecast seconds of a step.
 
     `changes` are the flags of the run that change, and `notes` say what the system does differently.
     """
@@ -175,7 +176,7 @@ class RunReplacement:
     notes: tuple[str, ...]
 
     def data(self) -> dict[str, Any]:
-        """Return the step's seconds, the placed roles, the changed flags and the notes as JSON-compatible data."""
+        """Return JSON-compatible data: the seconds of a step, the placed roles, the changed flags and the notes."""
         pools = {pool.name: len(pool.devices) for pool in self.plan.pools}
         roles = [
             {
@@ -204,7 +205,6 @@ def _replacement(prepared: PreparedProblem, run: ImportedRun, best: ExportSearch
 
 
 def _unread(read: Imported) -> Iterator[str]:
-    """Yield a note for each key that was not read, with the reason, and one for all keys that no plan needs."""
     yield from (f"{key} was not read: {why}" for key, why in read.ignored if why not in (NEEDLESS, UNREAD))
     unread = [f"{key}={read.overrides[key][:MAX_LETTERS]}" for key, why in read.ignored if why == UNREAD]
     if unread:
@@ -217,7 +217,6 @@ def _unread(read: Imported) -> Iterator[str]:
 
 
 def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacement | None) -> Iterator[str]:
-    """Yield lines about the plans that a search finds on the run's machines, and the flags of the run that change."""
     where, system = f"searched on {run.on}", f"{run.target.system} {run.target.version}"
     if best is None:
         yield f"{where}: no plan fits"
@@ -248,8 +247,8 @@ def read_run(path: Path) -> Imported:
     """Return the run that a file describes: a launch script of verl or OpenRLHF, or verl's configuration in YAML.
 
     Files with the suffix `.yaml` or `.yml` are read as YAML, all others as scripts; nothing is run. Raises DataError,
-    with the line if it is known, for a file that cannot be read, is not text or has more than 4 MB; for one that starts
-    no training with these systems; and for a run that names no model or has invalid settings.
+    with the line if it is known, for a file that cannot be read, is not text or has more than 4 MB, for a file that
+    starts no training with these systems, and for a run that names no model or has invalid settings.
     """
     text = text_of(path, "", lambda why: DataError.unusable(path, why), MAX_BYTES).removeprefix("\ufeff")
     try:
@@ -303,11 +302,7 @@ def _request(read: Imported, device: str, request: Request, notes: list[str]) ->
 
 
 def _models(read: Imported, request: Request, notes: list[str]) -> tuple[str, ...]:
-    """Return the models of a run, replaced by those that the request names.
-
-    Models that the run initializes from the policy's weights are replaced by the policy's model too; adapters stay. A
-    model in a folder that does not exist here is planned with the sizes of the known model of the folder's name.
-    """
+    """Return the models of a run, replaced by those requested; models that begin as the policy's follow the policy."""
     requested = dict[str, str]()
     for text in request.workload.model:
         name, equals, model = text.partition("=")
@@ -331,21 +326,12 @@ def _models(read: Imported, request: Request, notes: list[str]) -> tuple[str, ..
 
 
 def _base(text: str) -> tuple[str, str]:
-    """Return the name of a model and its adapters separately.
-
-    >>> _base("org/name+lora=8"), _base("org/name")
-    (('org/name', '+lora=8'), ('org/name', ''))
-    """
     base, plus, rank = text.rpartition("+lora=")
     return (base, f"{plus}{rank}") if plus else (text, "")
 
 
 def _with_micro_batches(problem: PlanningProblem, read: Imported) -> Imported:
-    """Return a run with the micro-batches that it has at the lengths of a planning problem.
-
-    A run states the maximum length of its rows, not their actual lengths, so a budget of many tokens or rows is seldom
-    full. A micro-batch has at least one row, and at most the rows of one rank in a minibatch.
-    """
+    """Return a run with its micro-batches in tokens at the lengths of a problem: budgets are seldom full."""
     running = dict(read.running)
     for role in problem.roles:
         settings, layout, loads = running.get(role.name), read.layouts.get(role.name), problem.loads_of(role)

@@ -25,12 +25,13 @@ LOG_BYTES = 2**26  # of a log or a trace: as much as a profile of ours has at mo
 def calibrate_runs(
     paths: Sequence[Path], plan: Path | None, measured: Sequence[str], say: Say
 ) -> calibration.CalibrationResult:
-    """Fit scales of the forecast to measured seconds, and return the scales with their intervals.
+    """Fit scales of the forecast to measured seconds, and return the scales with their 90% intervals.
 
     `paths` are run folders, logs of runs of `plan`, or the file of one plan with `measured`, its seconds as texts
     `name=seconds`. `say` receives each note. Raises UsageError, for example, for `measured` with several paths or with
-    a name for which the plan forecasts no seconds; DataError for a log without a timer of the plan's nodes; PlanError
-    for a plan that forecasts no seconds; and RunFolderError for a folder that is not a run folder.
+    a name for which the plan forecasts no seconds; DataError, for example, for a log without a timer of the plan's
+    nodes; PlanError, for example, for a plan that forecasts no seconds; and RunFolderError for a folder that is not a
+    run folder.
     """
     if measured and len(paths) > 1:
         what = "belongs to one plan, but several files are given"
@@ -50,7 +51,8 @@ def calibration_of(file: Path | None, measured: Sequence[str], plan: Path | None
     """Return the calibration in a file, or one fitted to seconds `measured` on a plan; None if neither is given.
 
     `measured` are texts `name=seconds`, and `say` receives each note of the fit. Raises UsageError if both are given,
-    for seconds without a plan, and for a file that cannot be read; DataError for a file without a calibration.
+    for seconds without a plan, and for a file that cannot be read; DataError for a file without a calibration; and the
+    errors of `calibrate_runs`.
     """
     if not measured:
         if file is None:
@@ -68,7 +70,6 @@ def calibration_of(file: Path | None, measured: Sequence[str], plan: Path | None
 
 
 def _measured_run(path: Path, plan: Path | None, measured: Sequence[str], say: Say) -> calibration.MeasuredRun:
-    """Return the measurements of a run's folder, of a log of a run of `plan`, or given by hand for a plan's file."""
     if path.is_file():
         timings = () if plan is not None else tuple(calibration.given_timings(measured, str(path)))
         file = plan or path

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """The faults of a flow; `notes` list assumptions and skipped checks, `pruned` the nodes that nothing reads."""
+    """The faults of a flow; `notes` list assumptions and skipped checks.
+
+    `pruned` has a line for each node and call that does not affect the flow's results; empty if there are faults.
+    """
 
     flow: str
     faults: tuple[str, ...]
@@ -45,7 +48,7 @@ class CheckResult:
     pruned: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
-        """Return the flow's name, its faults and the notes as JSON-compatible data."""
+        """Return the flow's name, the faults and the notes as JSON-compatible data."""
         return {"flow": self.flow, "faults": list(self.faults), "notes": list(self.notes)}
 
 
@@ -96,7 +99,6 @@ def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterat
 
 
 def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
-    """Yield the faults of a flow on the devices of a cluster; note whether it fits if its models are named."""
     prepared, where = prepare(request), str(request.target)
     yield from _raised(lambda: refuse_what_cannot_run(prepared))
     if not request.workload.model and prepared.inputs is None:
@@ -130,11 +132,13 @@ SCORING = ("score", "refill")  # nodes that score by a rule
 
 
 def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
-    """Raise FlowTypeError for a flow that updates or returns no model, or takes a parameter that a run cannot provide.
+    """Raise an error for a flow that a run cannot train, or whose rows a run cannot use.
 
-    Also raises RuleError for a scoring rule that does not exist. If the problem was prepared with a data set, raises
-    BatchError if the sizes of a step do not go together, RuleError for rows that the scoring rule cannot score or whose
-    data source has no rule, and DataError for a prompt that leaves no room for the longest response.
+    Raises FlowTypeError for a flow that updates or returns no model, and for a parameter that nothing reads, whose
+    update is lost, or that a run cannot provide; RuleError for a scoring rule that does not exist. If the problem was
+    prepared with a data set, also raises BatchError if the sizes of a step do not go together, RuleError for rows that
+    the scoring rule cannot score or whose data source has no rule, and DataError for a prompt that leaves no room for
+    the longest response.
     """
     inputs = prepared.inputs
     if inputs is not None:
@@ -163,10 +167,10 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
 
 
 def refuse_long_rows(inputs: FlowInputs) -> None:
-    """Raise DataError for a training prompt whose longest response does not fit in the positions of the first model.
+    """Raise DataError if a training prompt and the longest response exceed the positions (tokens) of the first model.
 
-    The first model samples and trains; nothing is checked if its positions are not known. Only the 1,000 longest texts
-    of each data set are counted in tokens. Held-out rows are not checked: a run checks them before it trains.
+    The first model samples and trains. Nothing is checked if its positions are not known, or if `max_tokens` alone
+    exceeds them. Only the 1,000 longest texts of each data set are counted in tokens. Held-out rows are not checked.
     """
     lengths = [
         getattr(node.settings, "max_tokens", 0) for node in inputs.graph.nodes if node.op.name in ("generate", "refill")
@@ -187,7 +191,6 @@ def refuse_long_rows(inputs: FlowInputs) -> None:
 
 
 def _refuse_param(graph: Graph, param: Param) -> None:
-    """Raise for a parameter that nothing reads or updates, whose next version is lost, or that a run cannot provide."""
     name, kind, carried = param.name, param.type.__name__, param.name in graph.carries()
     trainable = issubclass(param.type, Trainable)
     read = {edge.source for node in graph.nodes for edge in node.edges()}

@@ -32,7 +32,7 @@ DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_STEPS, DEFAULT_BATCH = "tiny", "digits", 10
 
 @dataclass(frozen=True, kw_only=True)
 class FlowInputs:
-    """A flow with the models, rows and settings that a run or a plan needs."""
+    """A flow with the models, rows and settings that a run or a plan needs; `batch` is in prompts per step."""
 
     file: FlowFile
     graph: Graph
@@ -47,7 +47,7 @@ class FlowInputs:
     """The folder of downloaded models; None for the default one."""
 
     def notes(self) -> Iterator[str]:
-        """Yield notes on the data: the share of the prompts of each weighted set, and what became of long prompts."""
+        """Yield notes on the data: the shares of the prompts if sets have weights, and what became of long prompts."""
         shares = [f"{part.name} {float(part.share):.1%}" for part in self.data.sets if part.share is not None]
         if shares:
             yield f"shares of the prompts: {', '.join(shares)}"
@@ -60,10 +60,7 @@ class FlowInputs:
 
 
 def cache_folder(cache: Path | None) -> Path:
-    """Return the folder for downloaded models and generated data: `cache`, or by default `~/.cache/flowgraph`.
-
-    `$XDG_CACHE_HOME` replaces `~/.cache` if it is set.
-    """
+    """Return `cache` with `~` expanded; for None, the folder `flowgraph` in `$XDG_CACHE_HOME` or else in `~/.cache`."""
     if cache is not None:
         return cache.expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flowgraph"
@@ -73,7 +70,8 @@ def described_flow(flow: FlowLike, sets: Sequence[str]) -> tuple[FlowFile, Graph
     """Return the file of a flow, its graph before passes, and the settings of its nodes by name.
 
     `sets` are texts `name=value`. The settings of the flow itself are applied in the graph, and not returned. Raises
-    UnknownNameError for an unknown flow, and the errors of the flow's own code.
+    UnknownNameError for an unknown flow, SettingError for a text of another form, and the errors of the flow's own
+    code.
     """
     file = find_flow(flow)
     flow_settings, node_settings = split_assignments(list(file.flow.signature.settings.model_fields), sets)
@@ -83,7 +81,8 @@ def described_flow(flow: FlowLike, sets: Sequence[str]) -> tuple[FlowFile, Graph
 def compiled_flow(workload: Workload) -> Graph:
     """Return the graph of a workload's flow after all passes, with the workload's settings; no data set is read.
 
-    Raises UnknownNameError for an unknown flow or pass, SettingError for an invalid setting, and what the flow raises.
+    Raises UnknownNameError for an unknown flow or pass, SettingError for an invalid setting, and the errors of
+    `simplified` and of the flow's own code.
     """
     passes = tuple(find_passes(workload.passes))
     _, described, chosen = described_flow(workload.flow, workload.settings)
@@ -94,7 +93,7 @@ def find_passes(names: Sequence[str]) -> Iterator[Pass]:
     """Yield the pass for each name: `my.py:name`, or an entry point of the group `flowgraph.passes`.
 
     The file of a pass is imported, which runs its code. Raises UnknownNameError for a file or a name that does not
-    exist, UsageError for a name that is not a function, and the errors of the imported code.
+    exist, UsageError for a name that is not a function, and the errors of `import_file` and `load`.
     """
     for name in names:
         function: object
@@ -118,7 +117,7 @@ def find_passes(names: Sequence[str]) -> Iterator[Pass]:
 def read_inputs(workload: Workload) -> FlowInputs:
     """Read the flow, passes, models, rows and settings that a workload names, and return them; no weights are loaded.
 
-    A value that the workload does not set is the one that is known to suit its model or data, or else a default.
+    A value that the workload does not set is the one that suits its model or data, if one is known, or else a default.
     `epochs` sets the number of steps, rounded up, unless `steps` is given. Raises, for example, UnknownNameError for an
     unknown flow, SettingError for an invalid setting, ModelError for an unknown model, and DataError for bad rows.
     """
@@ -172,7 +171,8 @@ def read_data(
 
     `data` are the names of the data sets, and `seed` generates built-in ones. Tokens of prompts are counted with the
     tokenizer of `model`; without a model or a limit in the workload, prompts stay as they are and the counts are empty.
-    Raises DataError for rows that cannot be used, such as a long prompt if the workload refuses these.
+    Raises, for example, DataError for rows that cannot be used, such as a long prompt if the workload refuses these,
+    and ModelError for a tokenizer that cannot be read.
     """
     from nodes.data import columns, prompt_lengths
     from nodes.data import sets as data_sets
@@ -212,8 +212,9 @@ def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, 
     """Return the source of each model parameter by name, from texts `PARAM=MODEL` or `MODEL`.
 
     A bare `MODEL` is for the first trainable parameter, `tiny` by default. A parameter without a text gets the model of
-    the first trainable parameter; a frozen one gets it without its adapters. Raises UsageError for an unknown parameter
-    and for two bare models, and ModelError for a model that is not found.
+    the first trainable parameter, without adapters if the parameter is frozen. `cache` is the folder of downloaded
+    models. Raises UsageError for an unknown parameter and for two bare models, and ModelError for a model that is not
+    found.
     """
     params = model_params(graph)
     names, named, bare = [param.name for param in params], dict[str, str](), list[str]()

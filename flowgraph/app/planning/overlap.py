@@ -8,10 +8,11 @@ from flowgraph.language.graph import Graph
 
 
 def with_overlap(plan: Plan, graph: Graph, depth: int, sync_every: int, where: str = "plan") -> Plan:
-    """Return a plan whose sampling works `depth` steps ahead of training, with weights of every `sync_every` steps.
+    """Return a plan whose sampling works `depth` steps ahead of training, and gets weights every `sync_every` steps.
 
-    It applies to each role that samples from a copy of weights that are trained elsewhere. Whether the flow allows it
-    is checked with the plan. Raises PlanError if no role samples from such a copy.
+    Only roles change that sample from a copy of weights that are trained elsewhere. Whether the flow allows the lag is
+    not checked here. `where` names the plan in errors. Raises PlanError if the steps would overlap, but no role samples
+    from such a copy.
     """
     trained = {placed.role.rpartition(".")[0]: placed for placed in plan.placed if placed.role.endswith(".train")}
 

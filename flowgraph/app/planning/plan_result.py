@@ -29,7 +29,8 @@ TOP = 5  # of the plans that a search found, how many are shown
 class PlanResult:
     """A plan, its problem, and the search that found it; `search` is None for a plan from a file.
 
-    `notes` tell the user what was assumed, and what a run would do differently.
+    `where` names the cluster or the plan's file. `notes` tell the user what was assumed, and what a run would do
+    differently.
     """
 
     prepared: PreparedProblem
@@ -69,10 +70,7 @@ class PlanResult:
         return self.plan.to_json()
 
     def save(self, path: str | Path) -> Path:
-        """Write the plan as JSON, as `run`, `draw` and `export` read it, replacing an existing file; return the path.
-
-        Raises UsageError if the file cannot be written.
-        """
+        """Write the plan as JSON, replacing an existing file; return the path. Raises UsageError if not writable."""
         write_text(Path(path), self.plan.to_json())
         return Path(path)
 
@@ -112,10 +110,7 @@ PlanLike = str | Path | Plan | PlanResult
 
 
 def plan_of(target: Target) -> Plan | None:
-    """Return the plan of a target, read from its file if it names one; None if the target names no plan.
-
-    Raises PlanError for a file that cannot be read or does not contain a plan.
-    """
+    """Return a target's plan, None if it has none; a file is read. Raises PlanError for a file without a plan."""
     return read_plan(target.plan) if isinstance(target.plan, Path) else target.plan
 
 

@@ -51,8 +51,8 @@ MANY_STEPS = 16  # optimizer steps of one update, from which on a minibatch is m
 class PreparedProblem:
     """A planning problem that is ready to be searched.
 
-    `assumed` is what its plans record as the problem they were made for, and `notes` are for the user. `inputs` are the
-    rows and settings of a run; None if only lengths are known.
+    `assumed` is the problem in the form in which a plan's file records it, and `notes` are for the user. `inputs` are
+    the rows and settings of a run; None if only lengths are known.
     """
 
     problem: PlanningProblem
@@ -61,7 +61,7 @@ class PreparedProblem:
     inputs: FlowInputs | None = None
 
     def having(self, **changes: Any) -> PreparedProblem:
-        """Return the problem with changed fields, by name, such as `staleness`, in both `problem` and `assumed`."""
+        """Return a copy with changed fields, by name, such as `staleness`, in both `problem` and `assumed`."""
         assumed = self.assumed.model_copy(update=changes)
         return replace(self, problem=replace(self.problem, **changes), assumed=assumed)
 
@@ -86,7 +86,8 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
 
     `inputs` are the flow, rows and settings if they have been read already. Without a named data set, devices of known
     speed are planned by lengths of rows; other devices, such as this machine's, by the rows of the default data set.
-    Raises FlowTypeError for a flow that runs no model, UsageError for an invalid engine, and the errors of the readers.
+    Raises FlowTypeError for a flow that runs no model; UsageError for an invalid engine or precision; and the errors of
+    `cluster_of`, `read_inputs`, `compiled_flow` and `model_sources`.
     """
     workload, search = request.workload, request.search
     cluster = cluster or cluster_of(request.target.cluster, request.target.memory)
@@ -122,7 +123,8 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
 def longest_prompt(inputs: FlowInputs) -> int:
     """Return an upper estimate of the tokens of the longest training prompt, computed from its characters.
 
-    A token has 3 characters, and the chat template adds 48 tokens; for `tiny` models alone, one character and 2 tokens.
+    Three characters count as one token, and 48 tokens are added for the chat template. If all models are `tiny`, each
+    character counts as one token, and 2 tokens are added.
     """
     prompts: list[list[dict[str, Any]]] = inputs.data.train.column("prompt").to_pylist()
     longest = max(sum(len(message["content"]) for message in messages) for messages in prompts)
@@ -135,10 +137,10 @@ def prepare_from(
 ) -> PreparedProblem:
     """Return the problem that a saved plan solves, on its own cluster or on another `cluster`.
 
-    Values in `workload` override those in the plan's file, and its settings are added to them; `where` names the plan
-    in errors. Raises PlanError, for example, for a plan that does not record its flow, models and data, that names an
-    unknown model parameter or engine, or whose flow now has another graph; ModelError for a model that is not found;
-    and the errors of `read_inputs` for a plan with data.
+    A value in `workload` overrides that of the plan's file, but settings are added; `where` names the plan in errors.
+    Raises PlanError, for example, for a plan that does not record its flow, models and data, that names an unknown
+    model parameter or engine, or whose flow now has another graph; ModelError for a model that is not found; the errors
+    of the flow's code; and the errors of `read_inputs` for a plan with data.
     """
     if plan.assumed is None:
         raise PlanError.unreadable(where, "", "does not state its flow, models and data, so it has no forecast")
@@ -187,7 +189,6 @@ def prepare_from(
 
 
 def _refuse_unknown_names(assumed: PlanAssumptions, graph: Graph, workload: Workload | None, where: str) -> None:
-    """Raise PlanError for an unknown parameter or engine, and for a parameter without a model in plan and workload."""
     params = [param.name for param in model_params(graph)]
     for name in assumed.models:
         if name not in params:
@@ -203,7 +204,7 @@ def _refuse_unknown_names(assumed: PlanAssumptions, graph: Graph, workload: Work
 def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> Workload:
     """Return the workload that a saved plan was made for: its flow, models, data, batch, settings and passes.
 
-    Values in `workload` override those of the plan, except that its settings are appended to the plan's.
+    Values in `workload` override those of the plan, but its settings are added after the plan's.
     """
     workload = workload or Workload(flow=assumed.flow)
     return workload.model_copy(
@@ -266,7 +267,6 @@ def _shape(source: ModelSource, head: Head) -> ModelShape:
 
 
 def _capped(text: str, graph: Graph, workload: Workload) -> str:
-    """Return response lengths; without a maximum, they get the `max_tokens` that the request sets for a sampler."""
     limits = [
         int(getattr(node.settings, "max_tokens", 0))
         for node in graph.nodes
@@ -276,7 +276,6 @@ def _capped(text: str, graph: Graph, workload: Workload) -> str:
 
 
 def _search_assumptions(search: Search) -> dict[str, Any]:
-    """Return the engine of each use, the precision, the constants and the calibration of a search."""
     engines = dict[Use, str]()
     for text in search.engine:
         use_name, equals, engine = text.partition("=")
@@ -335,7 +334,6 @@ def _notes(request: Request, problem: PlanningProblem, inputs: FlowInputs | None
 
 
 def _lengths(option: str, text: str) -> LengthDistribution:
-    """Return lengths from their text, or from a column of a Parquet file."""
     file, column = _file_and_column(text)
     if not file:
         return LengthDistribution.parse(text, option)

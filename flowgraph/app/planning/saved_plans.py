@@ -39,7 +39,7 @@ class NamedPlan:
 
     @classmethod
     def of(cls, plan: PlanLike) -> NamedPlan:
-        """Return a plan with its name in errors; a path is read. Raises PlanError for a file that holds no plan."""
+        """Return a plan with a name for errors; a path is read. Raises PlanError for a file that holds no plan."""
         if isinstance(plan, str | Path):
             return cls(plan=read_plan(Path(plan)), where=str(plan))
         if isinstance(plan, Plan):
@@ -56,9 +56,9 @@ class NamedPlan:
 def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
     """Return the problem that a saved plan solves, with the flow, models, rows and lengths that its file names.
 
-    The request overrides the plan's flow, models, data, batch, passes and calibration, and adds settings. A plan that
-    records no assumptions gets all of them from the request. `where` names the plan in errors. Raises the errors of
-    `prepare_from`, or those of `prepare` without recorded assumptions.
+    The request overrides the plan's flow, models, data, batch, passes and calibration, and adds settings. For a plan
+    that records no assumptions, the request provides all of these. `where` names the plan in errors. Raises the errors
+    of `prepare_from`, or those of `prepare` without recorded assumptions.
     """
     if plan.assumed is None:
         return prepare(request, cluster=plan.cluster)
@@ -72,7 +72,8 @@ def saved_plan(
 ) -> SavedPlan:
     """Return a plan with the problem that it solves, on its own cluster or on another `cluster`.
 
-    `where` names the plan in errors; `ran` is true if another system has run it. Raises the error of a broken law.
+    `where` names the plan in errors; `ran` is true if another system has run the plan. Raises the FlowError of the
+    first law that the plan breaks.
     """
     refuse(law_faults(plan, prepared.problem, where))
     return SavedPlan(
@@ -88,9 +89,9 @@ def saved_plan(
 def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, fits: bool = True) -> PlanResult:
     """Return a saved plan with a new forecast.
 
-    `where` names the plan in errors, and `say` receives warnings about the cluster. Raises the error of the first law
-    that the plan breaks. If `fits` is true, also raises if a role cannot run, if the sizes of a step (batch,
-    minibatches and ranks) do not go together, or if the memory of a device overflows.
+    `where` names the plan in errors, and `say` receives warnings about the cluster. Raises the FlowError of the first
+    law that the plan breaks. If `fits` is true, also raises an error if a role cannot run, if the sizes of a step
+    (batch, minibatches and ranks) do not go together (BatchError), or if the memory of a device overflows.
     """
     for line in core_warnings(prepared.problem.cluster):
         say(line)
@@ -125,10 +126,7 @@ def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[Flo
 
 
 def refuse_broken(plan: Plan, where: str) -> None:
-    """Raise PlanError for the first fault of a plan that can be found without its flow: in its pools, forecast or step.
-
-    `where` names the plan in errors.
-    """
+    """Raise PlanError, with the plan's name `where`, for the first fault in a plan's pools, forecast or step."""
     refuse(chain(check_pools(plan, where), check_forecast(plan, where)))
     if plan.step is not None:
         step_seconds(plan.step, where)
@@ -159,7 +157,8 @@ class SimulatedPlan:
     def data(self) -> dict[str, Any]:
         """Return JSON-compatible data: the seconds of a step, and when each task starts and ends and each pool waits.
 
-        `period_s` holds in steady state. `simulated_s` is that of the last simulated steps, None for a single step.
+        `period_s` is the seconds of a step in steady state, and `simulated_s` those between the last simulated steps,
+        None for a single step.
         """
         event_keys, idle_keys = ("task", "pool", "step", "start_s", "end_s"), ("pool", "start_s", "end_s", "why")
         return {
@@ -172,7 +171,8 @@ class SimulatedPlan:
     def text(self, columns: int = 100) -> str:
         """Return a timeline that is at most `columns` characters wide, and lines about the errors of the forecasts.
 
-        If the simulated steps are more than 0.1% away from the steady state, a line has the seconds of a step in it.
+        For a single step, and if the simulated steps are more than 0.1% away from the steady state, another line has
+        the seconds of a step in the steady state.
         """
         lines, simulated_s = [self.simulated.text(columns)], self.simulated.period_s
         if simulated_s is None or not isclose(simulated_s, self.period_s, rel_tol=SETTLED_SHARE):
@@ -212,7 +212,7 @@ class ComparedPlans:
 
 
 def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
-    """Return plans with their names, to compare: their paths if all are given by path, else numbered names.
+    """Return plans to compare, each named by its path, or by number and name if any plan is not given by path.
 
     Raises UsageError for fewer than two plans, and PlanError for a file that holds no plan and for a broken plan.
     """
@@ -241,13 +241,16 @@ class ExplainedPlan:
 
     @cached_property
     def elsewhere(self) -> dict[str, Any]:
-        """Return, by role, the best plan with the role on each other pool; None for a pool on which it does not fit."""
+        """Return, by role, the other pools on which the role could be, each with the best plan that places it there.
+
+        A role that shares its pool also has the alternative of a pool of its own. The plan is None if it does not fit.
+        """
         return {role: self.explanation.alternatives(role) for role in self.roles}
 
     def data(self) -> list[dict[str, Any]]:
         """Return a row for each role: the roles on its pool, and the seconds of a step with it on each other pool.
 
-        The seconds are None for a pool on which the role does not fit.
+        The seconds are None for a pool on which the role does not fit. The rows are JSON-compatible.
         """
         return [
             {
@@ -273,7 +276,7 @@ class ExplainedPlan:
 
 
 def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
-    """Return why each role of a plan, or only `role`, is where it is: the seconds of a step with it elsewhere.
+    """Return why each role of a plan, or only `role`, is on its pool: the seconds of a step with the role elsewhere.
 
     A plan that does not fit is explained too, with its faults. Raises UsageError for an unknown role, and PlanError,
     for example, for a plan that does not record its flow or whose seconds are not known.
@@ -296,10 +299,7 @@ def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedPlan:
-    """The faults of a plan's file; `notes` say how long a step now takes and what cannot run on this machine.
-
-    `pruned` is empty: a plan's file leaves out no node.
-    """
+    """The faults of a plan's file, and notes on its seconds and on what cannot run here; `pruned` is always empty."""
 
     plan: str
     faults: tuple[str, ...]

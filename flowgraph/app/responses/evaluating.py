@@ -62,9 +62,10 @@ class ScoreTally:
         self.failures = Counter[str]()
 
     def add(self, table: pa.Table, failures: Mapping[str, int], scores: Any = None) -> str:
-        """Add the rows of a table of generations; return the mean score of all rows so far as text.
+        """Add the rows, at least one, of a table of generations; return the mean score of all rows so far as text.
 
-        `scores`, one number per row, replace the column `score`; `failures` count the responses that failed their rule.
+        `scores`, one number per row, replace the column `score`; `failures` count the responses that failed, by kind of
+        failure.
         """
         import pyarrow.compute as pc
 
@@ -82,7 +83,7 @@ class ScoreTally:
         return f"  score {mean:.4f}"
 
     def result(self, facts: Mapping[str, Any], out: Path | None, *, interrupted: bool = False) -> EvalResult:
-        """Return the evaluation of all added rows, at least one; write it to `out` too if that is a `.json` file.
+        """Return the evaluation of all added rows, at least one; if `out` is a `.json` file, also write it there.
 
         `facts` become part of the result's `about`. Raises UsageError if the file cannot be written.
         """
@@ -112,10 +113,11 @@ def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResu
     """Return the evaluation of a model's responses, or of those in a file, whichever the request names.
 
     Writes the output file of the request, if there is one: responses with scores (`.parquet`, only for a model) or the
-    report (`.json`). `progress` makes what shows the progress. After an interrupt, the finished prompts are evaluated,
-    and a file gets the ending `.partial` before its suffix. Raises UsageError for options of a model together with a
-    file of responses and for an output file that exists, RuleError for a rule that cannot be used, DataError for rows
-    without what the rule compares with, and the errors of `model_under_test` and `sample_responses`.
+    report (`.json`). `progress` makes the function that receives the progress. After an interrupt, the finished prompts
+    are evaluated, and the file's name gets `.partial` before its suffix. Raises UsageError for options of a model
+    together with a file of responses, and for an output file that exists or has another suffix; SettingError for a
+    setting that does not exist; RuleError for a rule that cannot be used; DataError for a file of responses that cannot
+    be used; and the errors of `model_under_test`, `select_prompts`, `prepare_sampling` and `sample_responses`.
     """
     generations, sampling, workload = request.sampling.generations, request.sampling, request.workload
     if generations is None:
@@ -199,10 +201,10 @@ def _refuse_unknown_rule(rule: str, table: pa.Table) -> None:
 def score_table(rule: str, table: pa.Table, settings: Any) -> tuple[Any, Mapping[str, int]]:
     """Return the scores of a table of generations, [B] float32, and how many responses failed, by kind of failure.
 
-    A response fails if its rule fails (`rule_failures`) or finds nothing to score in it (`unreadable`). `rule` is the
-    name of a rule; with "data", each row is scored by the rule of its data source. `settings` are those of the node
-    `score`, which computes scores in the same way. Raises RuleError for a rule that cannot be used, for a row that a
-    model would score, and for a failed response if `settings.on_error` asks for that.
+    A response fails if its rule fails (`rule_failures`) or finds nothing to score in the response (`unreadable`).
+    `rule` is the name of a rule; with "data", each row is scored by the rule of its data source. `settings` are those
+    of the node `score`, which computes scores in the same way. Raises RuleError for a rule that cannot be used, for a
+    row that only a model can score, and for a failed response if `settings.on_error` asks for that.
     """
     import numpy as np
 

@@ -48,10 +48,10 @@ RULE_NAMES: Mapping[str, str] = {
 
 
 def generations_table(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> pa.Table:
-    """Return the rows of a generations file, made from the table of a rollout and, if there is one, of its scores.
+    """Return the rows of a generations file as a table, made from a rollout's table and, if given, that of its scores.
 
     `tables` has these one or two tables, with equal rows. Columns of the data whose names are taken get the prefix
-    `data.`. `facts` become metadata; the model, step, temperature and seed, which must be among them, also columns.
+    `data.`. `facts` become metadata; they must have the model, step, temperature and seed, which also become columns.
     """
     import pyarrow as pa
 
@@ -71,10 +71,7 @@ def generations_table(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> p
 
 
 def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path) -> None:
-    """Write one batch of generations as a separate Parquet file; `tables` and `facts` are those of `generations_table`.
-
-    Raises DataError if the file cannot be written.
-    """
+    """Write the rows of `generations_table` as a Parquet file. Raises DataError if the file cannot be written."""
     import pyarrow.parquet as pq
 
     try:
@@ -86,8 +83,8 @@ def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path)
 def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
     """Join the Parquet files of a folder, in order of name and at least one, into the file `out`.
 
-    `facts` become its metadata. The complete file is moved into place, so `out` is complete or unchanged. Raises
-    DataError if it cannot be written, or if the files have different columns.
+    `facts` become the metadata of `out`. The complete file is moved into place, so `out` is complete or unchanged.
+    Raises DataError if `out` cannot be written, or if the files have different columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -113,7 +110,8 @@ def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
 def temporary_parts(out: Path | None) -> Generator[Path]:
     """Open a context with a temporary folder for the parts of `out`, and remove the folder on exit.
 
-    It is in the folder of `out`, which is created, or the system's if `out` is None. Raises UsageError if that fails.
+    The folder is made next to `out`, whose own folder is created, or in the system's temporary folder if `out` is None.
+    Raises UsageError if a folder cannot be created.
     """
     try:
         if out is None:
@@ -155,7 +153,7 @@ def refuse_output(out: Path, endings: Sequence[str], overwrite: bool) -> None:
 
 @dataclass(frozen=True)
 class GenerationsFile:
-    """An existing file of generations: its path, number of rows, facts, and our name for each of its columns."""
+    """An existing file of generations: its path, its number of rows, its facts, and the columns to read."""
 
     path: Path
     rows: int
@@ -220,7 +218,7 @@ class GenerationsFile:
 def rule_rows(table: pa.Table) -> list[dict[str, object]]:
     """Return, for each row of a generations table, the values that a scoring rule receives, by the rule's names.
 
-    These are the columns of the data, the response, whether it finished, and the numbers of its prompt and sample.
+    These are the columns of the data, the response, whether it finished, and the indices of its prompt and sample.
     """
     sources = {name.removeprefix(OWN): name for name in table.column_names if name not in COLUMNS}
     sources |= {RULE_NAMES[name]: name for name in table.column_names if name in RULE_NAMES}

@@ -34,7 +34,8 @@ class RolloutRow:
     """A recorded response: `values` has a number or text for each column, `prompt` the messages as (role, text).
 
     `tokens` are the ids of the response, `logprobs` the tokens' log-probs when sampled, in nats, and `token_values` has
-    a number for each token, by the name of the node that computed it. Missing numbers are NaN.
+    a number for each token, by the name of the node that computed the number. A missing value of a column is None, a
+    missing number of a token NaN.
     """
 
     values: Mapping[str, Scalar]
@@ -208,7 +209,6 @@ def _read(path: Path) -> pa.Table:
 
 
 def _lists(table: pa.Table, name: str, where: str) -> Any:
-    """Return a column of lists of numbers; None if it is missing. Raises DataError for another type."""
     import pyarrow as pa
 
     if name not in table.column_names:
@@ -230,10 +230,6 @@ def _means(lists: Any) -> list[float | None]:
 
 
 def _columns(table: pa.Table, results: Mapping[str, str], where: str) -> dict[str, list[Scalar]]:
-    """Return a number or a text for each row, by column: ours, then results of nodes, then those of the data set.
-
-    It is the mean of values of tokens. A column of the data whose name is taken has `data.` in front.
-    """
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {"prompt": table.column("group").to_pylist()}
@@ -268,7 +264,6 @@ def _is_scalar(kind: Any) -> bool:
 
 
 def _sorted(places: Sequence[int], columns: Mapping[str, Sequence[Scalar]], sort: str) -> list[int]:
-    """Return places in the order of a column; those without a value, or with NaN, come last in both directions."""
     name = sort.removeprefix("-") if sort not in columns else sort
     if name not in columns:
         raise unknown_column(name, columns, f"--sort {sort}")

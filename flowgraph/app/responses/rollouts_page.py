@@ -27,9 +27,9 @@ _FIRST = ("advantage", "log-prob ratio", "entropy", "surprise")  # in this order
 def rollouts_page(result: RolloutRows, cache: Path | None = None, say: Say = lambda line: None) -> str:
     """Return recorded responses as one HTML page, on which the reader chooses the values that colour the tokens.
 
-    The values are those of `token_scales`. `cache` is the folder of models, for the tokenizer, None for the default
-    one; `say` receives why tokens have no text. The first 2,000 tokens of a response are shown, and no further
-    responses have tokens once 100,000 are on the page.
+    The choices are the scales of `token_scales`. `cache` is the folder of models, for the tokenizer, None for the
+    default one; `say` receives why tokens have no text. The first 2,000 tokens of a response are shown, and no further
+    responses have tokens once 100,000 are on the page. Raises RunFolderError if the run's folder cannot be read.
     """
     run = RunFolder.open(result.run)
     decode = decoder_of(run, result.node, cache_folder(cache), say)
@@ -65,7 +65,7 @@ Scale = tuple[TokenScale, str, str]
 def token_scales(result: RolloutRows) -> list[Scale]:
     """Return the scales that can colour tokens, each with its column and its kind, most important first.
 
-    The order is: advantages, the last one first; log-prob ratios (nats) of another model to the one that sampled;
+    The order is: advantages, the last computed first; log-prob ratios (nats) of another model to the one that sampled;
     entropies (nats); the surprise -log p (nats), which is always there; and other values of tokens.
     """
     scales = list[Scale]()

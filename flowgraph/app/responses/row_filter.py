@@ -40,16 +40,17 @@ FORM = """score<0.5 and data_source="math\""""
 
 @dataclass(frozen=True)
 class RowComparison:
-    """A comparison of a column with a value; `sign` is as written."""
+    """A comparison of a column with a value; `sign` is one of `<`, `<=`, `>`, `>=`, `=`, `==` and `!=`."""
 
     column: str
     sign: str
     value: Scalar
 
     def holds(self, row: Mapping[str, Scalar]) -> bool:
-        """Return whether a row meets the comparison.
+        """Return whether a row, given as its values by column, meets the comparison.
 
-        A missing value, and a text compared with a number, meet only `!=`. NaN equals NaN, and has no order.
+        A missing value, and a text compared with a number, meet only `!=`. NaN equals NaN, and is neither smaller nor
+        larger than any number.
         """
         actual, value = row.get(self.column), self.value
         if isinstance(actual, float) and isinstance(value, float) and math.isnan(actual) and math.isnan(value):
@@ -60,7 +61,7 @@ class RowComparison:
 
 
 def parse_condition(text: str, columns: Collection[str]) -> tuple[RowComparison, ...]:
-    """Return the comparisons of a condition, which all must hold; empty for a condition of spaces only.
+    """Return the comparisons of a condition, which must all hold; empty for a condition of spaces only.
 
     Raises UsageError for an unknown column, with the nearest of `columns`; for text that is not a condition; and for
     more than 1,000 characters.
@@ -109,5 +110,5 @@ def _comparison(
 
 
 def unknown_column(name: str, columns: Collection[str], where: str) -> UsageError:
-    """Return the error for an unknown column; the hint is the nearest of `columns`, or else lists some of them."""
+    """Return the error for an unknown column; the hint names the nearest of `columns`, or else up to 12 of them."""
     return UsageError(f"no column `{name}`", where=where, hint=nearest(name, columns))

@@ -57,10 +57,7 @@ def no_progress(verb: str, count: int, noun: str) -> Show:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSelection:
-    """A table of prompts, one row each, with the name, SHA-256 digest, split and source of its data.
-
-    `split` is "" if the data have no held-out rows.
-    """
+    """A table of prompts with the name, SHA-256 digest, split ("" without held-out rows) and source of its data."""
 
     table: pa.Table
     name: str
@@ -72,13 +69,13 @@ class PromptSelection:
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """A batch of prompts as a source of rows: the same rows, from row `first` of the whole table on, at any step."""
+    """A batch of prompts as a source of rows: the same rows at any step; `first` is their place in the whole table."""
 
     table: pa.Table
     first: int
 
     def batch(self, step: int) -> Prompts:
-        """Return the prompts; the group of each is the prompt's row number in the whole table. `step` is ignored."""
+        """Return the prompts; the group of each prompt is its row number in the whole table. `step` is ignored."""
         import torch
 
         places = torch.arange(self.first, self.first + self.table.num_rows)
@@ -87,7 +84,7 @@ class PromptBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingRun:
-    """A prepared sampling run; no model is loaded yet."""
+    """A prepared sampling run; no model is loaded yet. `batch` is in prompts, and `facts` describe all responses."""
 
     prompts: PromptSelection
     file: FlowFile
@@ -102,9 +99,9 @@ def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptS
     """Return the prompts that a request names; by default those of the data of the run that trained the model.
 
     Without a requested split, held-out rows are used if there are any, else training rows; only the first
-    `sampling.rows` are returned, all by default. `say` receives a warning if the rows differ from those that the run
-    was trained on, and what became of long prompts. Raises UsageError for an unknown split, DataError for data without
-    held-out rows if these are requested, and the errors of `read_data`.
+    `sampling.rows` rows are returned, all by default. `say` receives a warning if the rows differ from those that the
+    run was trained on, and how many long prompts were dropped or cut. Raises UsageError for an unknown split, DataError
+    if held-out rows are requested but the data has none, and the errors of `read_data`.
     """
     options, split = request.workload, request.sampling.split
     if split not in (None, *SPLITS):
@@ -138,7 +135,7 @@ def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptS
 
 
 def chat_prompts(texts: Sequence[str]) -> PromptSelection:
-    """Return texts as prompts, each a chat with one user message."""
+    """Return texts as a selection of prompts, each a chat with one user message, without a split, digest or source."""
     import pyarrow as pa
 
     kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
@@ -155,12 +152,13 @@ def prepare_sampling(
     values: Mapping[str, object],
     say: Say,
 ) -> SamplingRun:
-    """Plan a run that samples with `flow`, check it, and return all that the sampling needs; no models are loaded.
+    """Plan a run that samples with `flow`, check the plan, and return all that sampling needs; no models are loaded.
 
     `values` are settings of the flow. The maximum number of tokens of a response is that of the request, or else of the
     run that trained the model, or else suggested for the data, or else 256; settings in the request replace all of
-    these. `say` receives each note of planning. Raises SettingError for an invalid setting, PlanError for a plan that
-    does not sample, and the errors of `searched` and `choose_runtime`.
+    these. `say` receives each note of planning. Raises SettingError for an invalid setting; PlanError for a plan that
+    does not sample, or that cannot run here; and the errors of `prepare`, `searched`, `plan_again` and
+    `choose_runtime`.
     """
     workload, execution, sampling, rows = request.workload, request.execution, request.sampling, prompts.table.num_rows
     max_tokens = sampling.max_tokens or model.max_tokens or suggested(prompts.source).get("generate.max_tokens", 256)
@@ -227,7 +225,7 @@ FAILURES = ("rule_failures", "unreadable")  # of responses that were scored
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingEnd:
-    """How sampling ended: the number of finished prompts, and the facts about all responses."""
+    """How sampling ended: the number of finished prompts, facts about all responses, and whether it was interrupted."""
 
     prompts: int
     facts: Mapping[str, Any]
@@ -245,10 +243,10 @@ def sample_responses(
     """Load the model, sample all responses batch by batch, and return how sampling ended.
 
     Each batch is written to a file of its own; the files are joined into `out`, unless it is None, with `more_facts`
-    added to its metadata. `read(path, failures)` is called with the file of each batch, and with how many responses
+    added to the metadata. `read(path, failures)` is called with the file of each batch, and with how many responses
     failed their rule or were unreadable; `show` receives the number of prompts of the batch, and the text that `read`
     returns. After an error or an interrupt, the finished batches are joined into `partial_path(out)`. An interrupt is
-    returned; an error is raised, with the prompts of the failed batch in its notes.
+    returned; an error is raised, and a FlowError names the prompts of the failed batch in its notes.
     """
     program, table, prompts = run.program, run.prompts.table, 0
     facts_before = {**run.facts, **more_facts}
@@ -307,11 +305,11 @@ class GenerateResult:
 
     @property
     def responses(self) -> list[str]:
-        """Return the texts of the responses, prompt by prompt; empty for the prompts of a data set."""
+        """Return the texts of the responses, prompt by prompt; empty for a data set, and after an interrupt."""
         return [str(row["response"]) for row in self.rows]
 
     def data(self) -> list[dict[str, Any]]:
-        """Return the rows as JSON-compatible data, each with the text of its prompt; empty for a data set."""
+        """Return the rows as JSON-compatible data, with the prompts as texts; empty for a data set or an interrupt."""
         return [dict(row) | {"prompt": row["prompt"][0]["content"]} for row in self.rows]
 
 
@@ -319,9 +317,10 @@ def generate_request(request: Request, say: Say, progress: Progress) -> Generate
     """Sample responses to the prompts of a request; return them as rows if the prompts are texts.
 
     The responses are written to the output file of the request, if it names one. After an interrupt, no rows are
-    returned, and the finished prompts are in `partial_path` of the file. `progress` makes what shows the progress.
-    Raises UsageError for a data set without an output file, for an output file that exists, and for texts together with
-    options of a data set; and the errors of `model_under_test`, `select_prompts` and `prepare_sampling`.
+    returned, and the finished prompts are in `partial_path` of the file. `progress` makes the function that receives
+    the progress. Raises UsageError for a data set without an output file, for an output file that exists or does not
+    end in `.parquet`, and for texts together with options of a data set; and the errors of `model_under_test`,
+    `select_prompts`, `prepare_sampling` and `sample_responses`.
     """
     import pyarrow.parquet as pq
 

@@ -24,8 +24,9 @@ _VOCABULARY = 2**31  # of any tokenizer: here it only decodes
 def decoder_of(run: RunFolder, node: str, cache: Path, say: Say) -> Decode | None:
     """Return a function from token ids to text, for the tokens that a node of a run sampled, end tokens included.
 
-    Nothing is downloaded, because a run's folder may name any model. Returns None if the tokenizer is not on this
-    machine or cannot be read, and tells `say` why. An id that the tokenizer does not have becomes U+FFFD.
+    `cache` is the folder of models; nothing is downloaded, because a run's folder may name any model. Returns None if
+    the tokenizer is not on this machine or cannot be read, and tells `say` why. An id that the tokenizer does not have
+    becomes U+FFFD. Raises RunFolderError if the run's facts cannot be read.
     """
     models = run.facts().get("models") or {}
     param = next((name for name in models if node == VALIDATION or node.startswith(f"{name}.")), None)
@@ -62,8 +63,7 @@ def decoder_of(run: RunFolder, node: str, cache: Path, say: Say) -> Decode | Non
 def pieces(tokens: Sequence[int], decode: Decode) -> list[str]:
     """Return the text of each token; if several tokens form one character, the last has it, and the others have "".
 
-    Each token is decoded after the one before, because some tokenizers drop the space before a first word. At most 8
-    tokens form a character.
+    At most 8 tokens count as one character; incomplete characters become U+FFFD.
 
     >>> pieces([1, 2, 3], lambda tokens: "".join("_ab√"[token] for token in tokens))
     ['a', 'b', '√']
@@ -71,7 +71,7 @@ def pieces(tokens: Sequence[int], decode: Decode) -> list[str]:
     texts, before, waiting = list[str](), list[int](), list[int]()
     for token in tokens:
         waiting.append(token)
-        start = decode(before)
+        start = decode(before)  # some tokenizers drop the space before a first word
         text = decode([*before, *waiting])
         text = text[len(start) :] if text.startswith(start) else decode(waiting)
         if text.endswith(_BROKEN) and len(waiting) < MAX_TOKENS_A_LETTER:

@@ -42,9 +42,10 @@ class ModelUnderTest:
 def model_under_test(request: Request, verb: str) -> ModelUnderTest:
     """Return the model that a request samples from: the saved weights of a run's folder, or a model by name.
 
-    `verb` is the name of the command in errors. Raises UsageError if no model is named, for `param` with a model that
-    is not a run's or with an unknown parameter, and if a run has several language models and none is chosen;
-    RunFolderError for a run without weights; ModelError for a model that is not found or is not a language model.
+    `verb` is the name of the command in errors. Raises UsageError if no model is named, for a file of responses, for
+    `param` with a model that is not a run's or with an unknown parameter, and if a run has several language models and
+    none is chosen; RunFolderError for a run without weights or whose files cannot be read; ModelError for a model that
+    is not found or is not a language model.
     """
     text, param, cache = request.sampling.subject, request.sampling.param, cache_folder(request.workload.cache)
     if text is None:

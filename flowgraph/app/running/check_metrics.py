@@ -35,7 +35,8 @@ _END_CHARACTERS = 4000  # of a response, in which its answer is looked for
 def metric_names(sources: Collection[str], n: int) -> list[str]:
     """Return the names of all metrics of a check, in order; a name occurs twice if a source is named like a metric.
 
-    `n` is the number of responses to each prompt. If there are more than 64 `sources`, none has metrics of its own.
+    `sources` are the names of data sources, and `n` is the number of responses to each prompt. If there are more than
+    64 sources, none has metrics of its own.
 
     >>> metric_names(["math"], 2)
     ['eval/accuracy', 'eval/reward', 'eval/pass@2', 'eval/maj@2', 'eval/math', 'eval/math/reward', 'eval/math/pass@2', \
@@ -62,8 +63,6 @@ def source_names(table: pa.Table, column: str = "data_source") -> list[str | Non
 
 @dataclass
 class _Prompt:
-    """The responses to one prompt: their answers, which vote, and their scores."""
-
     source: str | None
     answers: list[str]
     scores: list[float]
@@ -113,9 +112,9 @@ def _estimates(name: str, prefix: str, prompts: Sequence[_Prompt]) -> dict[str, 
 
 
 def majority_at_k(answers: Sequence[str], scores: Sequence[float], k: int) -> float:
-    """Return maj@k: the share of votes of `k` answers that are won by an answer with full marks.
+    """Return maj@k: the share of votes among `k` answers that are won by an answer with full marks.
 
-    Each `k` consecutive answers hold a vote, and a shorter rest is left out; the estimate draws no random numbers. The
+    Each group of `k` consecutive answers is one vote, and a shorter rest is left out; no random numbers are drawn. The
     most frequent answer wins, the earliest one in a tie, and counts with its first score. Raises StatisticsError for
     fewer than `k` answers.
 
@@ -135,8 +134,8 @@ def majority_at_k(answers: Sequence[str], scores: Sequence[float], k: int) -> fl
 def final_answer(response: str) -> str:
     r"""Return the answer in a response, in a form to compare: its last marked text, or else the whole response.
 
-    A mark is `\boxed{…}`, else a line of `####`, else `<answer>…</answer>`, in the last 4,000 characters. White space,
-    commas, dollar signs and full stops at the end are removed.
+    A mark is `\boxed{…}`, else a line of `####`, else `<answer>…</answer>`, in the last 4,000 characters. All white
+    space, commas and dollar signs are removed, and full stops at the end.
 
     >>> final_answer("so it is \\boxed{\\frac{1}{2}}."), final_answer("#### $1,000"), final_answer(" 42 ")
     ('\\frac{1}{2}', '1000', '42')

@@ -37,7 +37,7 @@ class Interrupts:
     def patient(self, stops: str = "after this step") -> Generator[None]:
         """Open a context in which the first signal only sets `asked`, so that the current step can finish.
 
-        `stops` says when the run stops then.
+        `stops` says, for the line to the user, when the run stops then. A second signal raises KeyboardInterrupt.
         """
         self._patient, self._stops = True, stops
         try:

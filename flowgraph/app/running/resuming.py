@@ -46,7 +46,7 @@ class NotResumableError(RunFolderError):
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A run as saved in its folder: its facts and its request."""
+    """A run as saved in its folder: the facts of `run.json`, and the request that started the run."""
 
     folder: RunFolder
     facts: Mapping[str, Any]
@@ -58,9 +58,10 @@ def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
 
     The run has `request.workload.steps` steps in total, by default as many as planned. The plan or cluster of the
     request replaces the run's saved plan. A flow in the request replaces the run's flow, and must be equal to it. A run
-    without a checkpoint starts again from its first step; a finished run is reported and not continued. Raises
-    RunFolderError for a folder that is not a run folder, or that another process uses; NotResumableError if the flow,
-    rows or weights have changed; UsageError for fewer steps than are done; and the errors of `prepare_run`.
+    without a checkpoint starts again from its first step; a finished run is not continued unless it gets more steps.
+    Raises RunFolderError for a folder that is not a run folder, or that another process uses; NotResumableError, for
+    example, if the flow, rows or weights have changed; UsageError for fewer steps than are done; DataError for a
+    checkpoint of steps that overlap in another way; and the errors of `prepare_run` and `train_and_record`.
     """
     if isinstance(request.target.plan, Path):
         request = request.changed(plan=request.target.plan.absolute())
@@ -96,7 +97,6 @@ def _saved(folder: RunFolder) -> SavedRun:
 
 @contextlib.contextmanager
 def _where_it_began(saved: SavedRun) -> Generator[SavedRun]:
-    """Open a context in the working folder that the run began in, if it exists: relative paths start from it."""
     began, current = Path(saved.facts["folder"]), Path.cwd()
     if began == current or not began.is_dir():
         yield saved
@@ -157,10 +157,6 @@ def _files_changed(saved: SavedRun) -> list[str]:
 
 
 def _with_target(saved: SavedRun, changes: Request) -> Request:
-    """Return the run's request with the plan or cluster that is given, or else with the run's plan.
-
-    A depth and a sync period that are given apply to either.
-    """
     execution, overlap = changes.execution, changes.target.model_dump(include={"depth", "sync_every"})
     address = execution.address or saved.request.execution.address
     if changes.target != Target(**overlap):
@@ -178,11 +174,7 @@ def _with_target(saved: SavedRun, changes: Request) -> Request:
 
 
 def _flow(saved: SavedRun, copies: Path, say: Say) -> FlowLike:
-    """Return the name of the run's flow: its file if that has not changed, else a copy of the run's copy of it.
-
-    A file runs only if its hash is the one that the run recorded. The copy has the name of the file, which types and
-    nodes are known by, and imports modules from the folder of the file.
-    """
+    """Return the name of the run's flow: its file if unchanged, else a copy, under the same name, of the run's copy."""
     flow_name, file, backup = saved.request.flow, Path(saved.facts["file"]), saved.folder.path / "flow.py"
     try:
         text = read_bytes(backup)

@@ -28,8 +28,8 @@ MAX_NODES = 4  # whose seconds are in the picture, the slowest
 def list_runs(folder: Path) -> list[dict[str, Any]]:
     """Return a row for each run in a folder, newest first: its path, flow, status, steps, start, reward and accuracy.
 
-    The status of a run with damaged files is `damaged`, with the reason; its other values are None, and its start is
-    "". The reward and accuracy are the last recorded ones, None if the run has none.
+    The reward and accuracy are the last recorded ones, None if the run has none. A run with damaged files has the
+    status `damaged: REASON` and the start "", and comes last; its other values are None.
     """
     rows = list[dict[str, Any]]()
     for file in folder.glob("*/run.json"):
@@ -57,8 +57,8 @@ def list_runs(folder: Path) -> list[dict[str, Any]]:
 def curves_of(run: RunFolder) -> dict[str, Points]:
     """Return the points (step, value) of each metric of a run, in recorded order, by name.
 
-    Tokens per second (`tokens_per_s`) and seconds of a step (`step_s`) are among them. Raises RunFolderError for bad
-    lines.
+    Tokens per second (`tokens_per_s`) and seconds of a step (`step_s`) are among the metrics. Raises RunFolderError if
+    the metrics cannot be read.
     """
     curves = defaultdict[str, Points](list)
     for line in run.metrics():
@@ -76,9 +76,10 @@ def curves_of(run: RunFolder) -> dict[str, Points]:
 class RunReport:
     """The progress of a run: its facts, the points (step, value) of its metrics, and the seconds of its nodes.
 
-    `nodes_s` are mean seconds per step. If steps overlap, `idle` is the mean idle share of each pool, `waited_s` the
-    mean seconds per step of its waits for weights. `peaks` are the highest measured bytes of each phase and role on a
-    device of its pool, with the forecast bytes, None without a forecast. `drawn` is the SVG file of the curves.
+    `nodes_s` are mean seconds per step. If steps overlap, `idle` is the mean idle share of each pool, and `waited_s`
+    the mean seconds per step that each pool waits for weights. Each of `peaks` has the highest measured bytes of a
+    phase and role on a device of its pool, with the forecast bytes, None without a forecast. `drawn` is the SVG file of
+    the curves.
     """
 
     run: RunFolder
@@ -92,7 +93,7 @@ class RunReport:
 
     @property
     def headlines(self) -> dict[str, str]:
-        """Return the short names of the run's headline metrics, by full name, with held-out accuracies first."""
+        """Return the short names of the run's headline metrics by full name, with held-out accuracies first."""
         return short_metric_names(_lead(self.facts, self.curves))
 
     def data(self) -> dict[str, Any]:
@@ -107,7 +108,8 @@ class RunReport:
 def report_run(path: Path) -> RunReport:
     """Return the report of a run's folder, and write its curves to `curves.svg` in that folder.
 
-    Raises RunFolderError for a folder without a run or a damaged one, UsageError if the picture cannot be written.
+    Raises RunFolderError for a folder without a run or with files that cannot be read, PlanError for an unreadable
+    plan, and UsageError if the picture cannot be written.
     """
     run = RunFolder.open(path)
     picture, drawn = curves_picture(run), run.path / "curves.svg"
@@ -134,7 +136,7 @@ def report_run(path: Path) -> RunReport:
 def curves_picture(run: RunFolder) -> Curves:
     """Return the picture of a run's curves: its headline metrics, then the seconds of its four slowest nodes.
 
-    Raises RunFolderError if the run's files cannot be read.
+    Raises RunFolderError if the run's facts or metrics cannot be read.
     """
     facts, curves = run.facts(), curves_of(run)
     lead = _lead(facts, curves)
@@ -160,7 +162,7 @@ def _lead(facts: Mapping[str, Any], curves: Mapping[str, Points]) -> list[str]:
 
 
 def eval_headlines(names: Collection[str]) -> list[str]:
-    """Return the headline metrics of held-out checks: the accuracy, and that of each source if there are several.
+    """Return the headline metrics among `names`: held-out accuracy, and that of each source if there are several.
 
     >>> eval_headlines(["eval/accuracy", "eval/reward", "eval/a", "eval/a/reward", "eval/b", "eval/b/reward"])
     ['eval/accuracy', 'eval/a', 'eval/b']
@@ -170,7 +172,6 @@ def eval_headlines(names: Collection[str]) -> list[str]:
 
 
 def _mean_times(run: RunFolder, table: str) -> dict[str, float]:
-    """Return the means over steps of a table of times, such as `nodes_s`, by name, largest first."""
     sums, steps = defaultdict[str, float](float), 0
     for line in run.metrics():
         times = line.get("time", {}).get(table, {})
@@ -195,7 +196,7 @@ def short_metric_names(names: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TaskComparison:
-    """The forecast and measured seconds per step of one task, and its peak bytes on a device; None if unknown."""
+    """The forecast and measured seconds per step of one task, and its peak bytes on a device; None if not known."""
 
     task: str
     pools: tuple[str, ...]
@@ -215,7 +216,7 @@ class RunTrace:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a note if the plan has no forecast of seconds; empty otherwise."""
+        """Return a note if the plan does not forecast the seconds of a step; otherwise, an empty tuple."""
         return ("the plan forecasts no seconds: only what was measured is shown",) if self.plan.step is None else ()
 
     @property
@@ -227,7 +228,7 @@ class RunTrace:
         return tuple(compare_tasks(self.plan, self.measured))
 
     def trace(self, steps: int) -> dict[str, Any]:
-        """Return the last `steps` measured steps as a Chrome trace, next to the forecast of as many steps.
+        """Return the last `steps` measured steps, at least one, as a Chrome trace, with the forecast of as many steps.
 
         The forecast is left out if the plan does not forecast the seconds of every task.
         """
@@ -242,7 +243,8 @@ class RunTrace:
 def read_trace(path: Path) -> RunTrace:
     """Return the measured steps of a run's folder, with its plan.
 
-    Raises RunFolderError for a folder without a run or without a measured step, PlanError for an unreadable plan.
+    Raises RunFolderError for a folder without a run, without a measured step, or with measurements that cannot be read;
+    PlanError for an unreadable plan.
     """
     run = RunFolder.open(path)
     measured, plan = read_measured(run.path), read_plan(run.path / "plan.json")
@@ -255,7 +257,8 @@ def compare_tasks(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskCom
     """Yield the forecast and measured seconds and bytes of each measured task, and then of the whole step.
 
     Measured seconds are the median over `steps`, and measured bytes the highest peak on a device. Unknown values are
-    None. In a replayed run recorded nodes do not run, but its step is compared with the forecast of all nodes.
+    None; bytes of the whole step always are. A replayed run skips the recorded nodes, but its step is compared with the
+    forecast of all nodes.
     """
     forecast = plan.step.tasks if plan.step is not None else ()
     forecast_peaks = highest_peaks(plan.forecast)

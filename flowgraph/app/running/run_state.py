@@ -32,17 +32,18 @@ MAX_STEPS = 64  # at which it is asked whether a checkpoint can be written; the 
 def checkpoints_of(folder: RunFolder, keep: int = 2, extendable: int = 0) -> Checkpoints:
     """Return the checkpoints of a run, in `checkpoints` in its run folder; the newest `keep` of them stay on disk.
 
-    The one after `extendable` steps stays, too.
+    The checkpoint after `extendable` steps stays too, unless `extendable` is 0. Raises RunFolderError if the run's
+    facts cannot be read.
     """
     return Checkpoints(folder=folder.path / "checkpoints", keep=keep, run=folder.facts()["id"], extendable=extendable)
 
 
 def checkpoint_to_continue(folder: RunFolder, job: RunSpec, say: Say) -> Checkpoint | None:
-    """Return the newest checkpoint from which a run can continue to its last step; None if it must start again.
+    """Return the newest checkpoint from which a run can continue to its last step; None if the run must start again.
 
-    If steps overlap, it must have the rows of the steps that are under way, unless it has no next step. A run that was
-    to end earlier did not begin steps after its last one. Raises DataError if the newest checkpoint is of steps that
-    overlap in another way, and the errors of `Checkpoints.newest`.
+    If steps overlap, the checkpoint must have the rows of all steps that would be under way; if the newest one lacks
+    them, an older one is returned. `say` receives a note in both cases. Raises DataError if the newest checkpoint is of
+    steps that overlap in another way, and the errors of `Checkpoints.newest`.
     """
     program, steps = job.program, job.steps
     checkpoints = checkpoints_of(folder)
@@ -67,9 +68,10 @@ def checkpoint_to_continue(folder: RunFolder, job: RunSpec, say: Say) -> Checkpo
 
 
 def extendable_after(executor: Executor, program: Program, steps: int) -> int:
-    """Return after how many steps a checkpoint is written from which a run of `steps` steps can be extended; 0 if none.
+    """Return the number of steps after which a checkpoint must be kept to extend a run of `steps` steps; 0 if none.
 
-    It is the last one at which all steps have begun that overlap with the next one. Without overlap, any one is.
+    If steps overlap, this is the last step after which all overlapping steps have begun. A run without overlap can be
+    extended from any checkpoint, so the result is 0.
     """
     if program.pipeline is None:
         return 0
@@ -85,10 +87,10 @@ def checkpoint_saver(
     start: int,
     say: Say,
 ) -> Saver:
-    """Return the saver that writes the checkpoints of a run.
+    """Return the saver that writes the checkpoints of a run, and remove what unfinished checkpoints left behind.
 
-    `start` is the number of steps that are saved already. The call removes the remains of unfinished checkpoints. The
-    saver also writes the weights of the best checkpoint to the folder `best`, as transformers loads them.
+    `start` is the number of steps that are saved already, and `say` receives what the saver reports. The saver also
+    writes the weights of the best checkpoint to the folder `best`, in the form that transformers loads.
     """
     job = ready.job
     extendable = extendable_after(executor, job.program, job.steps)
@@ -131,7 +133,7 @@ def checkpoint_saver(
 
 
 def when_it_stops(ready: PreparedRun, executor: Executor) -> str:
-    """Return when a run stops that is asked to, as text, and what becomes of the steps that have begun."""
+    """Return, as text, after which step an interrupted run stops, and what becomes of the steps that have begun."""
     program, steps = ready.job.program, ready.job.steps
     if program.pipeline is None:
         return "after this step"
@@ -144,8 +146,8 @@ def when_it_stops(ready: PreparedRun, executor: Executor) -> str:
 def save_weights(ready: PreparedRun, executor: Executor, target: Path) -> None:
     """Save the newest weights of each carried model in `target`/PARAM, in the form that transformers loads.
 
-    An existing folder `target` is replaced, but only after the new weights are complete in a folder next to it, and
-    only if a model is carried.
+    An existing folder `target` is replaced once the new weights are complete in a folder next to it. Nothing is written
+    if no model is carried.
     """
     draft, graph = target.with_name(f"{target.name}.part"), ready.inputs.graph
     shutil.rmtree(draft, ignore_errors=True)
@@ -172,7 +174,7 @@ def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) ->
 
 
 def report_changes(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> None:
-    """Report to `say` how software and hardware differ from a checkpoint's, and how exactly the run will continue."""
+    """Report to `say` how software and hardware differ from a checkpoint's, and how exactly the run continues."""
     plan = ready.job.program.plan
     changed = differences(checkpoint.state().get("software", {}), fingerprint(plan, ready.chosen.threads))
     for line in changed:

@@ -41,7 +41,7 @@ START_LIMIT_S = 1800.0  # for an engine's server to start and load: a large mode
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeChoice:
-    """Where to run: `runtime` is one of RUNTIMES, `address` that of a Ray cluster, `threads` are per process."""
+    """Where to run: `runtime` is "local" or "ray", `address` that of a Ray cluster, `threads` are per process."""
 
     runtime: str
     address: str | None
@@ -61,9 +61,10 @@ def choose_runtime(plan: Plan, where: Execution, shapes: Mapping[str, ModelShape
     """Return where a plan runs: the runtime, the address of a Ray cluster, and the threads of each process.
 
     A plan of one device runs in this process, other plans on Ray, unless `where` says otherwise. By default, processes
-    share the cores of this machine, or have one thread if all models have fewer than 5 million parameters; `shapes` are
-    the models' sizes. Raises UsageError for an unknown runtime and for options that contradict each other, and
-    ResourceError if the plan runs on this machine, which lacks what the plan needs.
+    share the cores of this machine, or have one thread each if all models have fewer than 5 million parameters;
+    `shapes` are the models' sizes, at least one. Raises UsageError for an unknown runtime, for an invalid address, and
+    for an address with the local runtime; ResourceError if the plan runs on this machine, which lacks what the plan
+    needs.
     """
     if where.runtime is not None and where.runtime not in RUNTIMES:
         raise UsageError(f"no runtime `{where.runtime}`", where="--runtime", hint=f"known: {', '.join(RUNTIMES)}")
@@ -85,7 +86,7 @@ def choose_runtime(plan: Plan, where: Execution, shapes: Mapping[str, ModelShape
 def refuse_other_machine(plan: Plan) -> None:
     """Raise ResourceError for a plan that needs several machines, or more memory or GPUs than this machine has.
 
-    The memory of the plan's CPU devices must not exceed this machine's, nor their forecast peaks the free memory.
+    The plan's CPU devices must not have more memory than this machine, nor higher forecast peaks than its free memory.
     """
     machines = sorted({name for pool in plan.pools for name, _ in pool.devices})
     if len(machines) > 1:
@@ -109,10 +110,7 @@ def refuse_other_machine(plan: Plan) -> None:
 
 
 def needed_bytes(plan: Plan) -> int:
-    """Return the memory in bytes that a plan needs for its CPU devices: the sum of their forecast peaks.
-
-    A device without a forecast counts as 0.
-    """
+    """Return the sum of the forecast peaks, in bytes, of a plan's CPU devices; 0 for a device without a forecast."""
     worst = {pool.pool: pool.worst.memory_bytes for pool in plan.forecast if pool.worst is not None}
     devices = [
         (worst.get(pool.name, 0), plan.cluster.device(*device)) for pool in plan.pools for device in pool.devices

@@ -56,12 +56,12 @@ Observe = Callable[[Graph, int, int], AbstractContextManager[Listener]]
 
 
 def silent(line: str) -> None:
-    """Discard a line of text; the default for `say`, which prints notes."""
+    """Discard a line of text; the default for `say`, which receives notes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observers:
-    """The observers of a run: `say` receives lines, `listeners` each step; `show` opens a context around training."""
+    """The observers of a run: `say` receives lines, `listeners` each step; `show` makes another listener."""
 
     say: Say = silent
     listeners: Sequence[Listener] = ()
@@ -86,20 +86,24 @@ class RunResult:
 
     @property
     def plan(self) -> Plan:
-        """Return the plan that the run's folder has. Raises RunFolderError if the run stopped before it began."""
+        """Return the plan in the run's folder.
+
+        Raises RunFolderError if the run stopped before it began or the file cannot be read, and PlanError for an
+        invalid plan.
+        """
         return Plan.from_json(RunFolder.open(self.path).text("plan.json"), f"{self.path}/plan.json")
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of the run's `metrics.jsonl`: a mapping for each step, with its number, metrics and seconds.
 
-        Raises RunFolderError if the run stopped before it began.
+        Raises RunFolderError if the run stopped before it began, or if the file cannot be read.
         """
         return list(RunFolder.open(self.path).metrics())
 
     @property
     def weights(self) -> dict[str, Path]:
-        """Return the folder of the last saved weights of each model parameter, as transformers loads them.
+        """Return the folder of the last saved weights of each model parameter, by name, in the form of transformers.
 
         Empty if the run saved none. Raises RunFolderError if the run stopped before it began.
         """
@@ -127,8 +131,8 @@ class PreparedRun:
 def run_flow(request: Request, observers: Observers) -> RunResult:
     """Check a request, then load the models, train, and save the weights; return how the run ended.
 
-    The run is recorded in the folder `output.out` of the request, by default the next unused `runs/FLOW-N`. Raises the
-    errors of `request_with_flow`, `prepare_run` and `train_and_record`, and RunFolderError if the folder exists.
+    The run is recorded in the folder `output.out` of the request, by default the next unused `runs/FLOW-N`. Raises
+    RunFolderError if the folder exists, and the errors of `request_with_flow`, `prepare_run` and `train_and_record`.
     """
     request = request_with_flow(request)
     ready = prepare_run(request, observers.say)
@@ -138,9 +142,10 @@ def run_flow(request: Request, observers: Observers) -> RunResult:
 
 
 def request_with_flow(request: Request) -> Request:
-    """Return a request that names a flow: a request that names only a plan gets the plan's flow, others stay unchanged.
+    """Return a request that names a flow: a request with only a plan gets the plan's flow, others stay unchanged.
 
-    Raises UsageError without a flow and a plan, PlanError for a plan that does not record its flow or cannot run here.
+    Raises UsageError without a flow and a plan; PlanError for a plan that cannot be read, that cannot run here, or that
+    does not record its flow if the request names none.
     """
     plan, where = plan_of(request.target), str(request.target)
     if plan is None:
@@ -161,9 +166,11 @@ def request_with_flow(request: Request) -> Request:
 def prepare_run(request: Request, say: Say) -> PreparedRun:
     """Check a request, make its plan, and return all that the run needs; no models are loaded.
 
-    `say` receives each note of planning. Raises UsageError for arguments that contradict each other, for a plan without
-    rows to train on, and for a flow that workers of Ray cannot find by its name; PlanError for a plan with engines that
-    cannot run here; and the errors of `planned_for`, `refuse_what_cannot_run`, `choose_runtime` and `held_out_check`.
+    `say` receives each note of planning. Raises UsageError, for example, for arguments that contradict each other, for
+    a plan without rows to train on, and for a flow that workers of Ray cannot find by its name; PlanError for a plan
+    with engines that cannot run here; ModelError for a model with other token ids than the model that it reads;
+    RunFolderError for rollouts to replay that are missing or damaged; and the errors of `planned_for`,
+    `refuse_what_cannot_run`, `choose_runtime` and `held_out_check`.
     """
     workload, execution, where = request.workload, request.execution, str(request.target)
     _ = trackers(request.training.log or ""), _profiled(request)  # each refuses what it cannot do
@@ -222,9 +229,9 @@ def train_and_record(
     """Train a prepared run, from `checkpoint` if there is one, and return how the run ended.
 
     `begun` writes the first files of the folder. The status is recorded in the folder, also if the run is interrupted
-    or fails; the folder is removed if that happens before the run began. The first interrupt stops the run after the
-    current step, a second one at once. A full disk, or a failed worker of a run that can be resumed, is returned as the
-    result's `error`; any other error is raised.
+    or fails; the folder is removed if that happens before its first files are written. The first interrupt stops the
+    run after the current step, a second one at once. A full disk, or a failed worker of a run that can be resumed, is
+    returned as the result's `error`; any other error is raised.
     """
     notes = list[str]()
 
@@ -283,7 +290,7 @@ def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
 
 
 def resume_hint(folder: RunFolder) -> str:
-    """Return the end of a sentence that names the `resume` command and its step; "" if the run has no checkpoint."""
+    """Return "; `flowgraph resume FOLDER` continues after step N", to end a sentence; "" without a checkpoint."""
     checkpoints = Checkpoints(folder.path / "checkpoints").oldest_first()
     return f"; `flowgraph resume {folder.path}` continues after step {checkpoints[-1].steps}" if checkpoints else ""
 

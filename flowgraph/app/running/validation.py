@@ -34,10 +34,10 @@ FOR_MODELS = "--eval-every 0, or score with remote_reward or remote_judge, which
 def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
     """Return the check of held-out prompts: responses of the first trained policy, scored by the flow's rule.
 
-    A flow without a rule that scores by the server of a model uses this server for the check too. Returns None without
-    held-out prompts, if `eval_every` is 0, or if no policy is trained. Raises UsageError if `keep_best` names a metric
-    that the check does not have, or if no checks or checkpoints are made; DataError for a held-out file without rows,
-    and if two metrics would have one name; RuleError for held-out rows that cannot be scored.
+    If a server scores the responses of the flow instead of a rule, the server scores the check too. Returns None
+    without held-out prompts, if `eval_every` is 0, or if no policy is trained. Raises UsageError if `keep_best` names a
+    metric that the check does not have, or is set without checks or checkpoints; DataError for a held-out file without
+    rows, and if two metrics would have one name; RuleError for held-out rows that cannot be scored.
     """
     flow, held_out, training = inputs.graph, inputs.data.held_out, request.training
     trained = {node.root for node in flow.nodes}
@@ -90,8 +90,8 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
 def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:
     """Return the ascending indices of up to `limit` rows to check: the first rows of each `data_source`, equally many.
 
-    A source with fewer rows than its share leaves the rest to the others. Without the column `data_source`, these are
-    the first rows of the table.
+    If a source has too few rows, the other sources get more. Without the column `data_source`, the result has the first
+    rows of the table.
 
     >>> import pyarrow as pa
     >>> check_rows(pa.table({"data_source": ["a", "a", "a", "b"]}), 3)
