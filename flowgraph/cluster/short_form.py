@@ -216,8 +216,6 @@ class _NodeTable(Data):
 
 
 class _ClusterFile(Data):
-    """A whole file."""
-
     node: Annotated[list[_NodeTable], Field(min_length=1)]
 
 

@@ -111,7 +111,7 @@ def _read(file: Path) -> str:
 
 
 def available_cores() -> int:
-    """Return how many CPU cores this process may use: by its affinity, or all of the machine's on other systems."""
+    """Return how many CPU cores this process may use; on systems without CPU affinity, all cores of the machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
