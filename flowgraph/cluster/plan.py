@@ -54,11 +54,11 @@ def _several(value: Any) -> Any:
 class Layout(Data):
     """How a model is split over the devices of its pool: the degree of each kind of parallelism.
 
-    Each of the `data` ranks works on different rows. `sharding` also splits the model over them: "optimizer" splits the
-    optimizer states, "gradients" the gradients too, "full" the weights too, so that each rank holds 1/data (ZeRO stages
-    1, 2, 3). The tokens of a row are split over `sequence` devices. Experts are split over `expert` of the data and
-    sequence ranks, a divisor of their number, so they need no further devices. Full sharding may have `replicas`
-    complete copies, such as one on each node: each rank then holds a share of one copy.
+    Each of the `data` ranks works on different rows. `sharding` also splits the model over these ranks: "optimizer"
+    splits the optimizer states, "gradients" the gradients too, "full" the weights too (ZeRO stages 1, 2, 3). The tokens
+    of a row are split over `sequence` devices. Groups of `expert` data and sequence ranks divide the experts, so they
+    need no further devices. With full sharding, the model may have `replicas` complete copies, such as one on each
+    node: each rank then holds a share of one copy.
     """
 
     data: Positive = 1

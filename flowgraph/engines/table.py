@@ -59,8 +59,7 @@ def ranks_of(engine: str, data: int) -> int:
 def engines_for(use: str, *, supported: bool = False) -> list[str]:
     """Return the names of the engines that can run a role with this use, in order of preference.
 
-    `use` is "train", "sample" or "infer"; KeyError for others. With `supported`, engines that cannot run here are left
-    out.
+    `use` is "train", "sample" or "infer" (else KeyError). With `supported`, engines that cannot run here are left out.
 
     >>> engines_for("train", supported=True)
     ['local', 'fsdp']

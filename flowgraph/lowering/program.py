@@ -123,7 +123,7 @@ class Transfer(_Printed):
 class Sync(_Printed):
     """Copy a version of a model's weights from one home to another, unless the copy there is recent enough.
 
-    A copy is recent enough up to `lag` updates. The plan chose `lag`; the readers allow at most `at_most`.
+    A copy is recent enough if it lags by at most `lag` updates. The plan chose `lag`; readers allow up to `at_most`.
     """
 
     value: str
@@ -163,14 +163,14 @@ def task_cells(task: Task) -> tuple[str, str, str, str]:
 
 @dataclass(frozen=True)
 class StepTask:
-    """A task of the step that is `ahead` steps after the one whose update ends in the same iteration."""
+    """A task in an iteration, which belongs to the step that is `ahead` steps after the iteration's update."""
 
     task: Task
     ahead: int = 0
 
     @property
     def step(self) -> str:
-        """Return the step of the task as text, where `k` is the step whose update ends in the iteration."""
+        """Return the step of the task as text, such as `k+1`; `k` is the step of the iteration's update."""
         return f"k+{self.ahead}" if self.ahead else "k"
 
 
@@ -233,7 +233,7 @@ class Program:
     """One step of a flow under a plan.
 
     `origins` pairs each model parameter with the home of its newest version. Parameters in `frozen` have only one
-    version, which every home loads at the start. `pipeline` says how steps overlap; None: each ends before the next.
+    version, which every home loads at the start. `pipeline` is None if each step ends before the next begins.
     """
 
     graph: Graph

@@ -59,8 +59,8 @@ def forward_stats(
 def split_rows(rows: ResponseRows, forward_tokens: int, *, padded: bool = False) -> list[ResponseRows]:
     """Return the rows, in order, in parts of at most `forward_tokens` tokens; a longer row is a part by itself.
 
-    With `padded`, padding counts as tokens. Otherwise, adjacent rows of a part that have the same context count it
-    once. Without rows, the result is one empty part.
+    With `padded`, padding counts as tokens. Otherwise, a context that adjacent rows of a part share counts once.
+    Without rows, the result is one empty part.
     """
     count = len(rows.tokens)
     if padded:

@@ -52,8 +52,8 @@ class HandleState:
 
         The state in `folder` may have been written by another number of ranks. Raises DataError if a file is missing,
         cannot be read, or contains NaN or infinite numbers, and LawError if the state belongs to another model or lacks
-        a part of an optimizer's state. Tensors are loaded in place, one by one: if the error concerns the numbers of a
-        tensor, this tensor and those before it may be loaded already. After other errors, the handle is unchanged.
+        a part of an optimizer's state. Tensors are loaded in place, one by one: if the error concerns a tensor's rows
+        or numbers, this tensor and those before it may be loaded already. Other errors leave the handle unchanged.
         """
         with reading_state(folder) as state:
             states = self._empty_states(state)

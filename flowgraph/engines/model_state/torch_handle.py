@@ -87,7 +87,7 @@ class TorchHandle(ABC):
 
     @property
     def packs(self) -> bool:
-        """Return whether passes run on packed tokens, without padding; the first call is that of `choose_packing`."""
+        """Return whether passes run on packed tokens, without padding; may run the model, as `choose_packing` does."""
         return choose_packing(self.model) is not None
 
     @property
@@ -222,8 +222,8 @@ class TorchHandle(ABC):
     def load_state(self, folder: Path) -> None:
         """Load the weights, optimizer states and version that `save_state` wrote, possibly on another number of ranks.
 
-        Raises DataError for files that cannot be read or contain NaN or infinite numbers, and LawError for the state of
-        another model, or if this model is asleep or is the frozen base of another handle.
+        Raises DataError for files that cannot be read or contain NaN or infinite numbers (weights may then be loaded in
+        part), and LawError for another model's state, or if this model is asleep or the frozen base of another handle.
         """
         self.version = self._state().load(folder)
 

@@ -129,7 +129,7 @@ class RemoteModel(ABC):
 
     @version.setter
     def version(self, version: int) -> None:
-        """Set the version that samples must come from; after a `load`, also send it to the servers."""
+        """Set the version that samples must come from; after `load`, also on the servers (WorkerError if it fails)."""
         if self._unstamped and version != self._version:
             self._each(lambda control: control.stamp(str(version)))
         self._version, self._unstamped = version, False

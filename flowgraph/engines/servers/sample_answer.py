@@ -66,7 +66,7 @@ class SampleAnswer(BaseModel):
     def logprobs(self) -> tuple[float, ...]:
         """Return the log-prob of each token in nats, under the distribution from which the token was sampled.
 
-        If the server does not report log-probs of the truncated distribution, those of the whole one are returned.
+        If the server reports no log-probs of a truncated distribution, those of the whole distribution are returned.
         Values that rounding has made positive become 0.
         """
         meta = self.meta_info

@@ -153,10 +153,10 @@ class ServerEngine(ABC):
         """Start one server on a model's folder, wait until it is ready, and return it.
 
         `version` is the version of the folder's weights. On a CPU, the server runs in the engine's environment in
-        `cache`; on GPUs, in this Python, on the devices `gpus`. It listens on `host` only, by default on a free port,
-        and requires new random keys. If another process takes the free port meanwhile, the server is started again, up
-        to three times in all. `begun` is called with the process id of each server as soon as it is started, and `say`
-        with a warning about the engine's version.
+        `cache` (see `interpreter`); on GPUs, in this Python, on the devices `gpus`. It listens on `host` only, by
+        default on a free port, and requires new random keys. If another process takes the free port meanwhile, the
+        server is started again, up to three times in all. `begun` is called with the process id of each server as soon
+        as it is started, and `say` with a warning about the engine's version.
 
         Raises WorkerError if the engine is not installed or too old, if `port` is taken, and, with the end of the log,
         if the server ends or is not ready within `limit_s` seconds; ModelError if the folder has no valid config.json;

@@ -39,8 +39,8 @@ def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None
     """Return the JSON body of a `/generate` request for one sample, with token ids as input and output.
 
     `ends` are the token ids that end the response; SGLang ignores these if the request has `ignore_eos`. `vocabulary`
-    is the number of the model's token ids; None means 4096. If the request has a truncation or penalty, `vocabulary` is
-    the default and the largest value of `top_k`, which must be finite for SGLang to return log-probs of the truncated
+    is the number of the model's token ids; None means 4096. If the request has a truncation, `vocabulary` is the
+    default and the largest value of `top_k`, which must be finite for SGLang to return log-probs of the truncated
     distribution. The server uses `sampling_seed` only if it was started with `repeatable`. Raises WorkerError for
     settings that SGLang applies differently from the engine `local`.
     """

@@ -90,7 +90,7 @@ class Vllm(ServerEngine):
         """Return the command-line arguments of a server, without address and keys.
 
         `config` is the model's config.json; `version` is not used, because `ready` sends it. On a CPU without
-        `cache_share`, the cache has 16,384 tokens by default. Raises KeyError, there, as `token_bytes` does.
+        `cache_share`, the cache has 16,384 tokens by default, and KeyError is raised as by `token_bytes`.
         """
         options: dict[str, object] = {
             "--dtype": serving.precision,
