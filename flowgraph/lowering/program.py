@@ -180,7 +180,7 @@ Iteration = tuple[StepTask, ...]
 
 @dataclass(frozen=True)
 class CopySchedule:
-    """When a copy of weights gets a new version: every `sync_every` steps, for readers that run `ahead` steps ahead.
+    """When a copy of weights gets a new version: every `sync_every` steps, for readers `ahead` steps before the update.
 
     `updates` is the number of updates of the model in a step.
     """

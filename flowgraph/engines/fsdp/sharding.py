@@ -38,7 +38,7 @@ EVERYTHING: frozenset[Offloaded] = frozenset({"parameters", "gradients", "optimi
 
 @dataclass(frozen=True)
 class Grid:
-    """The groups that the ranks of a model form, seen from one of them; adjacent ranks are nearest.
+    """The groups that the ranks of a model form, seen from one rank.
 
     `shards` are adjacent ranks that together hold one copy of the model; `copies` are the ranks, one from each copy,
     that hold the same shard. `peers` are adjacent ranks that have the same rows of data, and divide the tokens; `data`

@@ -175,8 +175,8 @@ class EngineVersions:
     def known(self, version: str, device: str) -> tuple[VersionTraits, str]:
         """Return the traits of a version, and a warning if it is not in the table or was not tried on `device`.
 
-        `device` is "cpu" or "cuda". The warning is "" if there is no reason for one. A version that is not in the table
-        has the traits of the newest listed version before it. Raises WorkerError if all listed versions are newer.
+        `device` is "cpu" or "cuda". The warning is "" for a tried version. A version that is not in the table has the
+        traits of the newest listed version before it. Raises WorkerError if all listed versions are newer.
 
         >>> from flowgraph.engines.sglang import SGLANG
         >>> from flowgraph.engines.vllm import VLLM

@@ -61,7 +61,7 @@ class RemoteModel(ABC):
 
     Samples must come from weights of `version`. `load` leaves `version` unchanged, as in every handle; the next version
     that is set after `load` is sent to the servers. `update_by`, `hold`, `scratch` and `address` define how weights are
-    sent (see `WeightUpdates`). A sample may take `limit_s` seconds.
+    sent (see `WeightUpdates`); `scratch` is a temporary folder by default. A sample may take `limit_s` seconds.
     """
 
     engine: ClassVar[str]

@@ -81,7 +81,7 @@ class ServerControl:
         return self._send("POST", "/flush_cache", {}, may_refuse=True).status_code == 200
 
     def version(self) -> str:
-        """Return the version of the weights that the server reports with samples; "None" if it reports none."""
+        """Return the weights' version that the server reports with samples, or "None"; raises as `get` does."""
         return str(self.get("/model_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:

@@ -63,7 +63,7 @@ class VllmControl(ServerControl):
         return self.call("/reset_prefix_cache").get("success") is True
 
     def version(self) -> str:
-        """Return the version of the weights that the server reports with samples; "None" if it reports none."""
+        """Return the weights' version that the server reports with samples, or "None"; raises as `get` does."""
         return str(self.get("/weight_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:
