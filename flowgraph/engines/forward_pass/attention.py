@@ -43,7 +43,7 @@ class PackedAttention:
     """The attention of one forward pass over packed tokens, computed by the kernel that `way` names.
 
     `segments` describe all tokens, even if each rank of `sequence` runs only a slice of them. `windows` collects the
-    sliding windows that layers request, in tokens; None is no window. "varlen" (half precision) and "flex" need CUDA.
+    sliding windows that layers request, in tokens; None means no limit. "varlen" (half precision) and "flex" need CUDA.
     """
 
     segments: Segments
