@@ -23,7 +23,7 @@ Factor = Annotated[float, Field(ge=MIN_SCALE, le=MAX_SCALE, allow_inf_nan=False)
 
 
 class Scale(Data):
-    """The factor from forecast to measured seconds of one phase on one device model, for one role.
+    """The ratio of measured to forecast seconds (`factor`) of one phase on one device model, for one role.
 
     If `role` is "", the factor is for all roles without a separate scale. The true factor lies between `low` and `high`
     with 90% probability. `measurements` counts the measurements of this phase; 0 if the factor comes only from other
@@ -67,12 +67,12 @@ class Calibration(Data):
         return self
 
     def scale_of(self, phase: Phase, role: str, device: str) -> Scale | None:
-        """Return the scale of a role's phase on a device model, or else the one for all roles; None without either."""
+        """Return the scale of a role's phase on a device model, else the scale for all roles; None without either."""
         by_key = {scale.key: scale for scale in self.scales}
         return by_key.get((phase, role, device)) or by_key.get((phase, "", device))
 
     def factor_of(self, phase: Phase, role: str, device: str) -> float:
-        """Return the ratio of measured to forecast seconds for a role's phase on a device model; 1.0 if unknown."""
+        """Return the ratio of measured to forecast seconds of a role's phase on a device model; 1.0 if unknown."""
         scale = self.scale_of(phase, role, device)
         return 1.0 if scale is None else scale.factor
 
@@ -87,7 +87,7 @@ class Calibration(Data):
 
     @classmethod
     def from_json(cls, text: str, where: str = "calibration") -> Calibration:
-        """Return the calibration in a JSON text; raise DataError, with the file's name `where`, for any other text."""
+        """Return the calibration in a JSON text. Raises DataError, which names the file `where`, for any other text."""
         hint = "`calibrate RUN -o FILE` writes a calibration"
         try:
             return json_as(cls, text)

@@ -54,9 +54,9 @@ class CompactData(Data):
 
 
 class Device(CompactData):
-    """One device. CPU devices share the memory of their node.
+    """One device with its memory in bytes. CPU devices divide the memory of their node.
 
-    `model` names the profile in `placements` that has its speed; "" if there is none.
+    `model` names the profile in `placements` that has the device's speed; "" if there is none.
     """
 
     kind: DeviceKind
@@ -67,9 +67,9 @@ class Device(CompactData):
 class Machine(CompactData):
     """One machine: its devices in order, host memory in bytes, the cores that we may use, and its connections.
 
-    NVLink joins each `domain` successive devices. `network_bytes_per_s` is what the whole machine sends in one
-    direction, `leaf` names its switch, and `price_per_hour` is in any currency. A field that is None takes the value of
-    the devices' profile; without one in the profile, it is unknown.
+    NVLink joins each `domain` successive devices. `network_bytes_per_s` is the rate at which the whole machine sends,
+    `leaf` names its network switch, and `price_per_hour` is in any currency. If `domain` or `network_bytes_per_s` is
+    None, the value in the devices' profile applies, if there is one.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Cluster(Data):
         return self
 
     def device(self, node: str, index: int) -> Device | None:
-        """Return the device at `index`, from 0, of the node with this name; None if either does not exist."""
+        """Return the device at `index`, from 0, of the node named `node`; None if the cluster has no such device."""
         devices = self._devices.get(node, ())
         return devices[index] if 0 <= index < len(devices) else None
 
@@ -109,7 +109,7 @@ class Cluster(Data):
         return {node.name: node.devices for node in self.nodes}
 
     def __copy__(self) -> Self:
-        """Copy it without the cached devices, since `model_copy` may change the nodes."""
+        """Return a copy without the cached devices, since `model_copy` may change the nodes."""
         copied = super().__copy__()
         vars(copied).pop("_devices", None)
         return copied
@@ -167,7 +167,7 @@ def parse_bytes(text: str, setting: str = "memory") -> int:
 
 
 def amount_bytes(text: str) -> int:
-    """Return an amount of memory in bytes, rounded down, from text such as `2GiB` that `parse_bytes` accepts.
+    """Return an amount of memory in bytes, rounded down, from text such as `2GiB` or `1.5 GB`; case is ignored.
 
     Raises ValueError, whose message is only the reason, for any other text and for less than 1 byte.
     """
@@ -204,7 +204,7 @@ def _number_and_unit(text: str, example: str, units: Mapping[str, float]) -> tup
 
 
 def show_rate(bytes_per_s: float) -> str:
-    """Return a network rate as text with four significant digits, in the largest decimal unit that does not exceed it.
+    """Return a network rate as text with four significant digits, in the largest decimal unit that fits, or in B/s.
 
     >>> show_rate(25e9), show_rate(1.25e6), show_rate(12.5)
     ('25 GB/s', '1.25 MB/s', '12.5 B/s')
@@ -215,7 +215,7 @@ def show_rate(bytes_per_s: float) -> str:
 
 
 def show_bytes(amount: int) -> str:
-    """Return a number of bytes as text: below 1,024 exactly, else with one decimal in the largest fitting binary unit.
+    """Return bytes as text: exactly below 1,024, else with one decimal in the largest binary unit that gives >= 1.0.
 
     >>> show_bytes(1610612736), show_bytes(640), show_bytes(2**20 - 1)
     ('1.5 GiB', '640 B', '1.0 MiB')

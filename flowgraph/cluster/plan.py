@@ -54,11 +54,11 @@ def _several(value: Any) -> Any:
 class Layout(Data):
     """How a model is split over the devices of its pool: the degree of each kind of parallelism.
 
-    Each of the `data` ranks works on different rows. `sharding` also splits the model over them: "optimizer" splits the
-    optimizer states, "gradients" the gradients too, "full" the weights too, so that each rank holds 1/data (ZeRO stages
-    1, 2, 3). The tokens of a row are split over `sequence` devices. Experts are split over `expert` of the data and
-    sequence ranks, a divisor of their number, so they need no further devices. Full sharding may have `replicas`
-    complete copies, such as one on each node: each rank then holds a share of one copy.
+    Each of the `data` ranks works on different rows. `sharding` also splits the model over these ranks: "optimizer"
+    splits the optimizer states, "gradients" the gradients too, "full" the weights too (ZeRO stages 1, 2, 3). The tokens
+    of a row are split over `sequence` devices. Groups of `expert` data and sequence ranks divide the experts, so they
+    need no further devices. With full sharding, the model may have `replicas` complete copies, such as one on each
+    node: each rank then holds a share of one copy.
     """
 
     data: Positive = 1
@@ -74,7 +74,7 @@ class Layout(Data):
 
     @property
     def shards(self) -> int:
-        """Return the number of devices over which full sharding splits a copy of the weights; otherwise 1."""
+        """Return the number of data and sequence ranks that share a copy of the weights; 1 unless sharding is full."""
         return max(1, self.data * self.sequence // self.replicas) if self.sharding == "full" else 1
 
     @property
@@ -90,13 +90,14 @@ class Layout(Data):
 
 
 class RoleSettings(Data):
-    """How a role computes and saves memory; the defaults are those of an executor.
+    """How a role computes and saves memory.
 
-    `checkpointing` selects the activations that are recomputed, `offload` the parts that stay in host memory until they
-    are used, and `micro_batch_tokens` the tokens of one pass. `logits` of a pass are in memory together ("whole"), or
-    in chunks of tokens that the backward pass recomputes (a fused loss). For a role that samples, `cache_share` is the
-    fraction of a device's memory for weights and KV cache. A role that `sleeps` frees the device while other roles work
-    on it.
+    `checkpointing` selects the activations that are recomputed, and `offload` the parts that stay in host memory until
+    they are used. `micro_batch_tokens` is the largest number of tokens in a pass with gradients; None means the flow's
+    number. `logits` of a pass are in memory together ("whole"), or in chunks of tokens that the backward pass
+    recomputes (a fused loss). For a role that samples, `cache_share` is the fraction of a device's memory for weights
+    and KV cache, and `weights_by` the transport of new weights; None leaves the choice to the engine. A role that
+    `sleeps` frees the device while other roles work on it.
     """
 
     precision: Precision = "float32"
@@ -134,9 +135,9 @@ class Pool(Data):
 class PlacedRole(Data):
     """One role on one pool. `memory` is the forecast peak on each of its devices, in bytes by part.
 
-    `lag` is, for a role that samples, the most updates by which the weights that it reads may be older than those that
-    train on its rows. `ahead` is the number of steps by which the role works ahead of its step's update; the rest of
-    `lag` makes syncs rarer. The JSON has `ahead` only if steps overlap.
+    For a role that samples, `lag` is the largest number of updates by which its weights may be older than the weights
+    that train on its rows. `ahead` is the number of steps by which the role works ahead of its step's update; the rest
+    of `lag` makes syncs rarer. The JSON omits `ahead` if it is 0.
     """
 
     role: str
@@ -150,7 +151,7 @@ class PlacedRole(Data):
 
     @property
     def late(self) -> str:
-        """Return the lag as text, such as `lag=2` or `lag=2 ahead=1`; "" without a lag."""
+        """Return `lag` and `ahead` as text, such as `lag=2 ahead=1`; a value of 0 is left out, two zeros give ""."""
         return " ".join(f"{name}={value}" for name in ("lag", "ahead") if (value := getattr(self, name)))
 
     @model_serializer(mode="wrap")
@@ -160,9 +161,9 @@ class PlacedRole(Data):
 
 
 class PhasePeak(CompactData):
-    """The peak memory in bytes on each device of a pool in one phase of the step, and the role that works in it.
+    """The peak memory in bytes on each device of a pool in one phase of the step, and the role that works in the phase.
 
-    `held` is this memory by role, with the process itself as `process`; empty if unknown.
+    `held` divides this memory by role, with the process itself as `process`; empty if unknown.
     """
 
     phase: str
@@ -194,7 +195,7 @@ class TimedTask(Data):
     """One task of a step by its name in the program: its role, the pools that it occupies, and its seconds by part.
 
     An unknown part is None. If steps overlap, a task works on rows sampled `shift` steps earlier, so it does not run in
-    the first `shift` steps. A sync of weights may run only in one of `every` steps; the JSON has that only if it does.
+    the first `shift` steps. A sync of weights runs in one of `every` steps; the JSON omits `every` if it is 1.
     """
 
     name: str
@@ -218,9 +219,9 @@ class TimedTask(Data):
 
 
 class TaskOrder(Data):
-    """In each step, `after` begins `pause_s` seconds after the end of `before`, a task of `delay` steps earlier.
+    """In each step, task `after` waits for the end of `before`, `delay` steps earlier, and then for `pause_s` seconds.
 
-    A pause between steps is time in which the driver logs, checks and writes.
+    In a pause between steps, the driver logs, checks and writes files.
     """
 
     before: str
@@ -230,10 +231,10 @@ class TaskOrder(Data):
 
 
 class StepForecast(Data):
-    """The forecast of a step: its tasks in the order of each pool, the tasks they wait for, and the time of a step.
+    """The forecast of a step: its tasks in the order in which pools run them, their waits, and the time of a step.
 
-    `period_s` is the seconds between successive steps, the length of the critical `cycle` of tasks; None if the seconds
-    of a task are unknown.
+    `period_s` is the seconds from one step to the next, which the critical `cycle` of tasks determines; None if the
+    seconds of a task are unknown.
     """
 
     tasks: tuple[TimedTask, ...]
@@ -276,7 +277,7 @@ class PlanAssumptions(Data):
 
 
 class Plan(Data):
-    """The place of every role of a flow, for the graph with this structure hash.
+    """The pool, layout and engine of every role of a flow, for the graph with this structure hash.
 
     A plan may name engines, layouts and settings that can only be forecast: `checks.placed.unsupported_parts` returns
     those that cannot run here.
@@ -303,7 +304,7 @@ class Plan(Data):
         """Return the plan that a JSON text describes; `where` is the file's name in errors.
 
         Raises PlanError, with the place of the fault, if the text is not JSON or not a plan; for an unknown key, the
-        error names the nearest known key.
+        error names the nearest known key. The key `costed` of older plans is ignored.
         """
         try:
             data = parse_json(text)
@@ -324,12 +325,12 @@ class Plan(Data):
         return mimebundle(self)
 
     def used(self) -> list[Device]:
-        """Return the devices of all pools that the cluster has, pool by pool; one in several pools is repeated."""
+        """Return the devices of each pool in turn; shared devices are repeated, and unknown devices left out."""
         devices = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
         return [device for device in devices if device is not None]
 
     def pool(self, name: str) -> Pool | None:
-        """Return the pool with this name; None if there is none."""
+        """Return the pool named `name`; None if there is none."""
         return next((pool for pool in self.pools if pool.name == name), None)
 
 

@@ -162,7 +162,10 @@ class _DeviceTable(Data):
     count: Count = 1
 
     def device(self, path: str, place: str, models: Mapping[str, Device]) -> Device:
-        """Return one of the devices; `place` is the table's. Raises ClusterError for an unknown or incomplete one."""
+        """Return one of these equal devices; `place` is the path of this table in the file, for errors.
+
+        Raises ClusterError if the model is unknown or of another kind, or if kind or memory is missing without a model.
+        """
         if self.model is None:
             for key, value in (("kind", self.kind), ("memory", self.memory)):
                 if value is None:
@@ -192,9 +195,9 @@ class _NodeTable(Data):
     device: Annotated[list[_DeviceTable], Field(min_length=1)]
 
     def nodes(self, path: str, place: str, models: Mapping[str, Device]) -> list[Machine]:
-        """Return the nodes, numbered from 1 if there are several; `place` is the table's.
+        """Return the nodes, numbered from 1 if there are several; `place` is the path of this table in the file.
 
-        Raises ClusterError for a domain or a host memory that does not fit the devices.
+        Raises ClusterError if a device is invalid, or if the domain or the host memory does not fit the devices.
         """
         devices = list[Device]()
         for i, table in enumerate(self.device):
@@ -213,8 +216,6 @@ class _NodeTable(Data):
 
 
 class _ClusterFile(Data):
-    """A whole file."""
-
     node: Annotated[list[_NodeTable], Field(min_length=1)]
 
 

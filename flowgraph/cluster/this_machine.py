@@ -36,7 +36,7 @@ def laptop(devices: int = 2, memory_bytes: int | None = None) -> Cluster:
 
 
 def core_warnings(cluster: Cluster) -> tuple[str, ...]:
-    """Return a warning for each node of a cluster whose CPU devices must take turns, because it has fewer cores."""
+    """Return a warning for each node that has fewer cores than CPU devices, so that its devices must take turns."""
     counts = [(node, sum(device.kind == "cpu" for device in node.devices)) for node in cluster.nodes]
     return tuple(
         f"node {node.name} has {node.cores} core{'s' * (node.cores > 1)} for {count} devices: they will take turns"
@@ -73,7 +73,7 @@ def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
     """Yield the free bytes in each memory cgroup of this process and in its parents: limit - use + cache.
 
     The cache is the part of the use that the kernel can drop. `root` is the mount point of cgroups, and `membership`
-    the file that lists the cgroups of this process. Cgroups without a readable limit are skipped.
+    the file that lists the cgroups of this process. Cgroups without a readable limit or use are skipped.
     """
     for folder, (limit_file, use_file, cache_key) in _groups(root, membership):
         limit, used = _read(folder / limit_file), _read(folder / use_file)
@@ -84,7 +84,7 @@ def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
 
 
 def cgroup_limits(root: Path, membership: Path) -> Iterator[int]:
-    """Yield the memory limit in bytes of each cgroup of this process and of its parents; those without one are skipped.
+    """Yield the memory limit in bytes of each cgroup of this process and of its parents, unless it has no limit.
 
     `root` is the mount point of cgroups, and `membership` the file that lists the cgroups of this process.
     """
@@ -93,7 +93,6 @@ def cgroup_limits(root: Path, membership: Path) -> Iterator[int]:
 
 
 def _groups(root: Path, membership: Path) -> Iterator[tuple[Path, Names]]:
-    """Yield the folder of each control group that contains us, and of its parents, with the names of its files."""
     for line in _read(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         v1 = "memory" in controllers.split(",")
@@ -112,7 +111,7 @@ def _read(file: Path) -> str:
 
 
 def available_cores() -> int:
-    """Return how many CPU cores this process may run on; all cores of the machine if the system does not tell."""
+    """Return how many CPU cores this process may use; on systems without CPU affinity, all cores of the machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

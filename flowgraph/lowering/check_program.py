@@ -18,12 +18,12 @@ STAGES = (
 
 
 def check_program(program: Program) -> None:
-    """Raise LawError for the first law of the lowered stage that a program breaks; all passes must have run."""
+    """Raise LawError for the first law of the lowered stage that `program`, the result of all passes, breaks."""
     laws.check("lowered", program)
 
 
 def check_after(name: str, program: Program) -> None:
-    """Raise LawError for the first broken law among those that must hold after the pass `name`, one of `STAGES`."""
+    """Raise LawError for the first law that `program` breaks, of those that hold after the pass `name` of `STAGES`."""
     passed = STAGES[: STAGES.index(name) + 1]
     for law in laws.laws()["lowered"]:
         for error in law.breaches(program) if law.since in passed else ():

@@ -20,7 +20,7 @@ from flowgraph.lowering.program import HOST, Program, Run, Task, results_of, typ
 def fuse_host_nodes(program: Program) -> Program:
     """Return the program with each chain of host runs joined into one run, in the place of the first run of the chain.
 
-    A run joins the chain of a run that it reads from if this delays no run and keeps the order of side effects.
+    A run joins the chain of the last run that it reads from if this delays no run and keeps the order of side effects.
     """
     chains = _Chains(program)
     for i in chains.runs:
@@ -39,8 +39,6 @@ class _Chain:
 
 
 class _Chains:
-    """The runs of a program by position, and the chains that they form so far."""
-
     def __init__(self, program: Program) -> None:
         self.nodes = program.nodes
         self.runs = {i: task for i, task in enumerate(program.tasks) if isinstance(task, Run)}
@@ -90,8 +88,8 @@ class _Chains:
     def _adds_no_wait(self, i: int, makers: set[int], chain: _Chain) -> bool:
         """Return whether run `i` can join a chain without delaying it.
 
-        It can if everything that it reads from outside the chain existed before the chain began, and if it alone reads
-        the results of the chain's last member.
+        It can if all its other inputs existed before the chain began, and if no other run reads the results of the
+        chain's last member.
         """
         outside = {maker for maker in makers if self._chains.get(maker) is not chain}
         front, before = chain.waits, set[int]()

@@ -36,8 +36,8 @@ def insert_switches(program: Program) -> Program:
 def switches_before(task: Task, sleepers: list[Home]) -> Iterator[tuple[Home, bool]]:
     """Yield (home, awake) for each home in a task's pools that must be in a certain state while the task runs.
 
-    `sleepers` are the homes whose settings make them sleep. Those that the task does not use must be asleep (False) and
-    come first; those that it uses must be awake (True).
+    Only homes in `sleepers`, whose settings make them sleep, are considered. Homes that the task does not use must be
+    asleep (False) and come first; homes that the task uses must be awake (True).
     """
     used = homes_of(task)
     pools = {home.pool for home in used}

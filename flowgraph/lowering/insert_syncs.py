@@ -40,8 +40,8 @@ def insert_syncs(program: Program) -> Program:
 def sync_bounds(program: Program) -> Bounds:
     """Return two limits of the lag, in updates, of each version of weights at each home that reads it.
 
-    The keys are (version, home). The first limit is the smallest lag that a node which reads the version there allows;
-    the second is the smallest lag that the plan chose for these nodes' roles.
+    The keys are (version, home). The first limit is the smallest of the lags that the nodes at this home allow for the
+    version; the second is the smallest lag that the plan chose for the roles of these nodes.
     """
     placed = {role.role: role.lag for role in program.plan.placed}
     lags = {(role.param, name): placed.get(role.name, 0) for role in roles(program.graph) for name in role.nodes}

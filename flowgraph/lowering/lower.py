@@ -34,9 +34,9 @@ def lower(
 ) -> Program:
     """Return the program of one step of a named graph under a plan.
 
-    `origins` maps models that another program trains to the homes of their weights. `where` is the plan's file, for
-    errors. `passes` run after nodes are placed. `watch` adds measurements to the graph after the plan is checked, if
-    one engine samples a model and another trains it.
+    `origins` maps model parameters that another program trains to the homes of their weights. `where` is the plan's
+    file, for errors. `passes` run in order after nodes are placed. If one engine samples a model and another trains it,
+    `watch` adds measurements to the graph after the plan is checked.
 
     Raises PlanError if the plan breaks a law of placed graphs (for example, it is for another graph), separates models
     that one node reads, or splits the rows of a node that needs all of them; LawError if the program breaks a law,
@@ -63,13 +63,13 @@ def lower(
 def lower_unchecked(graph: Graph, plan: Plan, passes: Sequence[Pass] = LOWERING) -> Program:
     """Return the same program as `lower`, but check neither the plan nor the program; a search lowers many plans.
 
-    `graph` must already contain any nodes that measure the mismatch of two engines, since nothing is added here.
+    `graph` must already contain any nodes that measure the mismatch of two engines, and train all of its own models.
     """
     return reduce(lambda program, change: change(program), passes, place_nodes(graph, plan, {}, checked=False))
 
 
 def models_on_two_engines(plan: Plan) -> list[str]:
-    """Return the model parameters that one engine trains and another samples, in the order of the plan."""
+    """Return the names of the model parameters that one engine trains and another samples, in the order of the plan."""
     engines = {placed.role: placed.engine for placed in plan.placed}
     trained = {role.removesuffix(".train"): engine for role, engine in engines.items() if role.endswith(".train")}
     return [param for param, engine in trained.items() if engines.get(f"{param}.sample", engine) != engine]

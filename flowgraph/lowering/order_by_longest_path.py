@@ -34,8 +34,9 @@ SYNC, MOVE = 0.5, 0.05
 def static_work(program: Program, task: Task) -> float:
     """Return a rough estimate of a task's work, from the kinds of its nodes alone.
 
-    The unit is a forward pass over the step's rows. A node is 20 if it samples, 3 for an update, 1 for log-probs and
-    scores, else 0.1; a run is the sum of its nodes, at least 1 if it reads a model. A sync is 0.5, any other task 0.05.
+    The unit is a forward pass over the step's rows. A node counts 20 if it samples, 3 if it updates weights, 1 if it
+    computes log-probs or scores, else 0.1. A run is the sum of its nodes, but at least 1 if it reads a model. A sync is
+    0.5, any other task 0.05.
     """
     if not isinstance(task, Run):
         return SYNC if isinstance(task, Sync) else MOVE
@@ -63,14 +64,12 @@ def order_by_longest_path(program: Program, work: Work = static_work) -> Program
 
 @dataclass
 class _Queue:
-    """Tasks that wait for one place: those ready by `free`, longest chain first, and those ready later."""
-
     free: float = 0.0
     now: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     later: list[tuple[float, float, int]] = field(default_factory=list[tuple[float, float, int]])
 
     def next(self) -> tuple[float, float, int] | None:
-        """Return the task that begins next here, as (start, negative chain, task), or None if none waits."""
+        """Return the task that begins next at this place, as (start, negative chain, task); None if no task waits."""
         while self.later and self.later[0][0] <= self.free:
             _, chain, task = heapq.heappop(self.later)
             heapq.heappush(self.now, (chain, task))
@@ -117,5 +116,4 @@ def _order_of_starts(
 
 
 def _place(task: Task) -> str:
-    """Return the place that a task occupies; "" for tasks such as transfers, which occupy none."""
     return task.place if isinstance(task, Run) else task.target.pool if isinstance(task, Sync) else ""

@@ -15,10 +15,10 @@ ROWS = (Group, Sample, Trajectory, Lengths, Context)
 
 
 def declared_parts(nodes: Iterable[Node]) -> dict[Edge, tuple[str, ...]]:
-    """Return the sorted names of the parts of each record that nodes declare to read, keyed by the record's edge.
+    """Return the names of the parts that nodes declare to read of each record, sorted, by the record's edge.
 
-    Records that a node may read whole are left out. For a record that a loss captures, its row identities and lengths
-    (`ROWS`) are added, because a loss is divided into micro-batches by them.
+    Records that a node may read whole are left out. If a loss captures a record, the names of its row identities and
+    lengths (`ROWS`) are added, because rows are grouped into micro-batches by these.
     """
     declared, whole = defaultdict[Edge, set[str]](set), set[Edge]()
     for edge, names in (read for node in nodes for read in _record_reads(node)):
@@ -45,8 +45,8 @@ def _record_reads(node: Node) -> Iterator[tuple[Edge, set[str]]]:
 def parts_needed(nodes: Iterable[Node], types: Mapping[str, type[Value]]) -> dict[str, tuple[str, ...]]:
     """Return the dotted paths of the parts that `nodes` read of each value, by the value's name, in the record's order.
 
-    Values that are read whole are left out. Lengths are always included, because they say where the tokens of a row
-    end. `types` maps the names of values to their types.
+    Values that are read whole are left out. A record's lengths are always included, because they tell where the tokens
+    of each row end. `types` maps the names of values to their types.
     """
     nodes = list(nodes)
     declared, needed = declared_parts(nodes), defaultdict[str, set[str]](set)
@@ -60,9 +60,9 @@ def parts_needed(nodes: Iterable[Node], types: Mapping[str, type[Value]]) -> dic
 
 
 def parts_in_order(kind: type[Value], read: Iterable[str]) -> tuple[str, ...]:
-    """Return the parts `read` of a record and its lengths, in the record's order; () if these are the whole record.
+    """Return the parts `read` of a record, and its lengths, in the record's order; () if these are the whole record.
 
-    `read` holds dotted paths. The result for a type that is not a record is ().
+    `read` contains dotted paths. For a type that is not a record, the result is ().
     """
     leaves, read = leaf_paths(kind), {*read}
     parts = tuple(path for path, part in leaves if path in read or issubclass(part, Lengths))

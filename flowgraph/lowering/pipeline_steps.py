@@ -37,11 +37,11 @@ from flowgraph.lowering.waits import carried_values, makers_read
 
 
 def pipeline_steps(program: Program, shifts: Mapping[str, int] | None = None) -> Program:
-    """Return the program with the iterations of steps that overlap; the program itself if nothing works ahead.
+    """Return the program with a `Pipeline` of overlapping steps, or without one if no role works ahead.
 
-    `shifts` maps roles to the number of steps by which their tasks run before the update of their own step; roles that
-    are left out run in it. The default is what the plan says. The laws of the lowered stage refuse shifts that would
-    read what does not exist yet, or weights that are older than a node allows.
+    `shifts` maps roles to the number of steps by which their tasks run before the update of their own step, 0 for other
+    roles; None takes the plan's `ahead`. Shifts are not checked here: `check_program` refuses those that would read
+    values that do not exist yet, or weights that are older than a node allows.
     """
     if shifts is None:
         shifts = {placed.role: placed.ahead for placed in program.plan.placed}
@@ -62,8 +62,8 @@ def pipeline_steps(program: Program, shifts: Mapping[str, int] | None = None) ->
 def iteration(program: Program, step: int, steps: int) -> Iteration:
     """Return the tasks of the iteration that ends with the update of step `step`, in a run of `steps` steps.
 
-    Iterations before the first update have negative numbers, down to minus the depth. A program whose steps do not
-    overlap has one iteration for each step, with its tasks.
+    Steps count from 0. Iterations before the first update have negative numbers, from minus the pipeline's depth on. If
+    steps do not overlap, the result has all tasks of the program.
     """
     pipeline = program.pipeline
     if pipeline is None:
@@ -77,7 +77,7 @@ def iteration(program: Program, step: int, steps: int) -> Iteration:
 
 
 def unrolled(program: Program, steps: int) -> Iterator[tuple[int, Task]]:
-    """Yield (step, task) for each task of a run of `steps` steps, in the order of iterations."""
+    """Yield (step, task) for each task of a run of `steps` steps, from step 0, in the order in which tasks run."""
     depth = program.pipeline.depth if program.pipeline is not None else 0
     for step in range(-depth, steps):
         for turn in iteration(program, step, steps):
@@ -85,7 +85,6 @@ def unrolled(program: Program, steps: int) -> Iterator[tuple[int, Task]]:
 
 
 def _iteration(program: Program, ahead: Sequence[int], steps: range) -> Iteration:
-    """Return the tasks whose shift is in `steps`, in the order of an iteration, with the switches that they need."""
     origins = {name for name, _ in program.origins}
     places = [place for place, task in enumerate(program.tasks) if not isinstance(task, Switch)]
 
@@ -105,11 +104,13 @@ def _iteration(program: Program, ahead: Sequence[int], steps: range) -> Iteratio
 
 
 def task_shifts(program: Program, shifts: Mapping[str, int]) -> tuple[int, ...]:
-    """Return how many steps ahead of its own update each task of a program runs; `shifts` has those of roles.
+    """Return how many steps ahead of its own step's update each task runs, in the order of `program.tasks`.
 
-    A host node runs as early as the results that it reads; if it reads only rows of data, as late as its readers. A
-    node that reads carried state, and host nodes with side effects, which keep their order, run in one iteration with
-    the first of these. A transfer runs with what made its value, a sync or a read of data with its first reader.
+    `shifts` maps roles to the steps by which their runs are ahead; 0 for other roles. A host run or a transfer is as
+    far ahead as the least advanced of the tasks that made its inputs; a host run of data rows only, and a read, as far
+    as the most advanced of their readers. Reads and host runs of carried state are not ahead. Host runs with side
+    effects all have the shift of the least advanced of them. A sync has the shift of its least advanced reader, and a
+    switch that of the next task.
     """
     tasks, makers = program.tasks, makers_read(program)
     readers = defaultdict[int, list[int]](list)
@@ -148,9 +149,9 @@ def task_shifts(program: Program, shifts: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def copy_schedules(program: Program, ahead: Sequence[int]) -> Iterator[CopySchedule]:
-    """Yield the schedule of each copy of weights that is newest when a step begins; `ahead` has the shifts of tasks.
+    """Yield the schedule of each sync that copies weights which exist when a step begins, in the order of the tasks.
 
-    What the plan's lag leaves beyond the shift of the copy's readers makes its syncs rarer.
+    `ahead` is the result of `task_shifts`. The part of the plan's lag that the shift does not use makes syncs rarer.
     """
     origins = {name for name, _ in program.origins}
     for place, task in enumerate(program.tasks):

@@ -28,9 +28,9 @@ def place_nodes(
 ) -> Program:
     """Return the program that reads the flow's inputs and runs each node at its place, without syncs and transfers.
 
-    The order of its tasks respects all dependencies. `origins` maps model parameters that another program trains to the
-    homes of their weights; `where` is the plan's file, for errors. If `checked`, raises PlanError if the plan separates
-    models that one node reads, or splits the rows of a node that needs all of them.
+    Tasks come after the tasks that make their inputs. `origins` maps model parameters that another program trains to
+    the homes of their weights; `where` is the plan's file, for errors. With `checked`, raises PlanError if the plan
+    places models that one node reads on different devices, or splits the rows of a node that needs all of them.
     """
     placed = {role.role: role for role in plan.placed}
     homes, newest, placings = dict[Home, None](), dict[str, Home](), dict[tuple[str, str], tuple[Home, Role]]()
@@ -55,7 +55,6 @@ def place_nodes(
 
 
 def _runs(graph: Graph, placings: Placings) -> Iterator[Run]:
-    """Yield a run for each group of nodes that use the same forward pass, and for each other node."""
     groups = defaultdict[object, list[Node]](list)
     for node in graph.nodes:
         groups[_forward_of(node)].append(node)

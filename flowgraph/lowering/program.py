@@ -32,7 +32,7 @@ class Home:
 
     @property
     def ranks(self) -> int:
-        """Return the number of data ranks, over which rows are split."""
+        """Return the number of data ranks over which rows are split; 1 for an inference server."""
         return ranks_of(self.engine, self.layout.data)
 
     @property
@@ -44,9 +44,9 @@ class Home:
         return range(1 if is_server(self.engine) else self.layout.devices)
 
     def rank_of(self, place: int) -> int:
-        """Return the data rank, from 0, of the member with index `place`.
+        """Return the data rank, from 0, of the member with index `place`; members of one rank are adjacent.
 
-        Consecutive members belong to one data rank, and get the same rows.
+        All members of a data rank get the same rows.
         """
         return place // (len(self.members) // self.ranks)
 
@@ -97,7 +97,7 @@ class Run(_Printed):
     def without(self, recorded: Mapping[str, object], nodes: Mapping[str, Node]) -> Run:
         """Return the run without the nodes that are keys of `recorded`; their results become inputs of the other nodes.
 
-        `nodes` are the nodes of the graph by name. If no node is removed, the run itself is returned.
+        `nodes` are the nodes of the graph by name. Returns the run itself if no node is removed.
         """
         rest = tuple(node for node in self.nodes if node not in recorded)
         if len(rest) == len(self.nodes):
@@ -123,7 +123,7 @@ class Transfer(_Printed):
 class Sync(_Printed):
     """Copy a version of a model's weights from one home to another, unless the copy there is recent enough.
 
-    A copy is recent enough up to `lag` updates. The plan chose `lag`; the readers allow at most `at_most`.
+    A copy is recent enough if it lags by at most `lag` updates. The plan chose `lag`; readers allow up to `at_most`.
     """
 
     value: str
@@ -163,14 +163,14 @@ def task_cells(task: Task) -> tuple[str, str, str, str]:
 
 @dataclass(frozen=True)
 class StepTask:
-    """A task of the step that is `ahead` steps after the one whose update ends in the same iteration."""
+    """A task in an iteration, which belongs to the step that is `ahead` steps after the iteration's update."""
 
     task: Task
     ahead: int = 0
 
     @property
     def step(self) -> str:
-        """Return the step of the task as text, where `k` is the step whose update ends in the iteration."""
+        """Return the step of the task as text, such as `k+1`; `k` is the step of the iteration's update."""
         return f"k+{self.ahead}" if self.ahead else "k"
 
 
@@ -180,9 +180,9 @@ Iteration = tuple[StepTask, ...]
 
 @dataclass(frozen=True)
 class CopySchedule:
-    """When a copy of weights gets a new version: how many steps `ahead` its readers are, and the steps between syncs.
+    """When a copy of weights gets a new version: every `sync_every` steps, for readers `ahead` steps before the update.
 
-    `updates` is how many updates of the model a step makes.
+    `updates` is the number of updates of the model in a step.
     """
 
     home: Home
@@ -192,7 +192,7 @@ class CopySchedule:
 
     @property
     def bound(self) -> int:
-        """Return the most updates by which the copy is older than the weights with which its reader's step begins."""
+        """Return the largest lag of the copy behind the weights with which its reader's step begins, in updates."""
         return self.updates * (self.ahead + self.sync_every - 1)
 
     def version(self, step: int) -> int:
@@ -220,11 +220,11 @@ class Pipeline:
 
     @property
     def depth(self) -> int:
-        """Return how many steps the earliest task is ahead of its step's update."""
+        """Return the largest number of steps by which a task is ahead of its step's update; 0 without tasks."""
         return max(self.ahead, default=0)
 
     def schedule(self, home: Home) -> CopySchedule | None:
-        """Return the schedule of a copy of trained weights; None for any other home."""
+        """Return the schedule of the weights' copy at `home`; None if `home` has no copy with a schedule."""
         return next((copy for copy in self.copies if copy.home == home), None)
 
 
@@ -233,7 +233,7 @@ class Program:
     """One step of a flow under a plan.
 
     `origins` pairs each model parameter with the home of its newest version. Parameters in `frozen` have only one
-    version, which every home loads at the start. `pipeline` says how steps overlap; None: each ends before the next.
+    version, which every home loads at the start. `pipeline` is None if each step ends before the next begins.
     """
 
     graph: Graph
@@ -255,7 +255,7 @@ class Program:
         return {node.name: node for node in self.graph.nodes}
 
     def without(self, place: int) -> Program:
-        """Return the program without the task at index `place`, and without overlap; tests check that it is refused."""
+        """Return the program without the task at index `place` and without its pipeline; the result may be invalid."""
         return replace(self, tasks=self.tasks[:place] + self.tasks[place + 1 :], pipeline=None)
 
 
@@ -290,7 +290,7 @@ def path_in_value(edge: Edge) -> str:
 
 
 def edges_read(node: Node) -> Iterator[tuple[Edge, str]]:
-    """Yield (edge, name of the reader) for each edge that a node reads; the reader may be a node inside its loss.
+    """Yield (edge, name of its reader) for each edge that a node or a node inside its loss reads.
 
     The state that the node updates comes first, because the node runs where that state is.
     """
@@ -308,7 +308,7 @@ def values_read(node: Node) -> tuple[str, ...]:
 
 
 def results_given(task: Run, nodes: Mapping[str, Node]) -> Iterator[tuple[str, type[Value]]]:
-    """Yield (name, type) of each result that a run makes available to other tasks, so without those in `task.inner`.
+    """Yield (name, type) of each result that a run makes available to other tasks; those in `task.inner` are left out.
 
     `nodes` are the nodes of the graph by name.
     """
@@ -319,7 +319,7 @@ def results_given(task: Run, nodes: Mapping[str, Node]) -> Iterator[tuple[str, t
 def task_reads(task: Task) -> Iterator[tuple[str, str | Home]]:
     """Yield (name, place) for each value and each version of weights that a task reads.
 
-    The place of a value is a pool or the host, that of weights a `Home`. A `Read` or a `Switch` reads nothing.
+    The place of a value is a pool or "host", the place of weights a `Home`. A `Read` or a `Switch` yields nothing.
     """
     if isinstance(task, Transfer | Sync):
         yield task.value, task.source
@@ -331,8 +331,8 @@ def task_reads(task: Task) -> Iterator[tuple[str, str | Home]]:
 def task_results(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, str | Home]]:
     """Yield (name, place) for each value and each version of weights that a task produces.
 
-    The place of a value is a pool or the host, that of weights a `Home`. `nodes` are the nodes of the graph by name. A
-    `Switch` produces nothing.
+    The place of a value is a pool or "host", the place of weights a `Home`. `nodes` are the nodes of the graph by name.
+    Results that stay inside a run are left out, and a `Switch` yields nothing.
     """
     if isinstance(task, Run):
         for name, kind in results_given(task, nodes):

@@ -30,7 +30,7 @@ from flowgraph.lowering.program import (
 def project_columns(program: Program) -> Program:
     """Return the program in which each run and each transfer names the parts of records that it needs.
 
-    Tasks that need a whole record name none. `sends` of a run has the parts that transfers take.
+    A task that needs a whole record names no parts. `sends` of a run gets the parts that transfers copy.
     """
     tasks = [_with_parts(program, task) for task in program.tasks]
     needed = parts_read_by_place(program, tasks, value_types(program.graph))

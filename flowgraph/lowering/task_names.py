@@ -52,7 +52,7 @@ def task_kind(task: Task, graph: Graph | None = None) -> TaskKind:
     """Return the kind of work of a task, for forecasts and measurements: such as "update", "sync" or "host".
 
     A run that reads models has the first of the kinds "update", "generate", "logprob" and "score" that one of its nodes
-    has. All other runs, and all runs if `graph` is None, are "host", as are reads. A switch is "offload".
+    in `graph` has. Other runs, all runs if `graph` is None, and reads are "host". A switch is "offload".
     """
     match task:
         case Run() if task.home is not None and graph is not None:
@@ -72,7 +72,7 @@ def task_kind(task: Task, graph: Graph | None = None) -> TaskKind:
 
 
 def task_pool(task: Task) -> str:
-    """Return the name of the pool where a task runs, or "host"; for a sync or a transfer, that of its target."""
+    """Return the name of the pool where a task runs, or "host"; for a sync or a transfer, the target's pool."""
     match task:
         case Run():
             return task.place

@@ -30,10 +30,11 @@ def waits_for(program: Program) -> tuple[frozenset[int], ...]:
 
 
 def waits_between(program: Program, tasks: Sequence[tuple[int, Task]]) -> tuple[frozenset[int], ...]:
-    """Return, for each of the `tasks` of a run, each with its step, the indices of those that it must wait for.
+    """Return, for each (step, task) of `tasks`, the indices of the earlier tasks that it must wait for.
 
-    Each step has its own values; weights, carried state and the order of side effects connect steps. A sync that copies
-    nothing, since its target has the version of its step, waits only for the one that brought it.
+    `tasks` are in the order in which they run, over several steps. Each step has its own values; weights, carried state
+    and the order of side effects connect steps. A sync whose target already has the version for its step copies
+    nothing, and waits only for the tasks that made its input and for the last write to the target.
     """
     brought, makers = dict[tuple[int, str, str | Home], int](), dict[tuple[int, str], int]()
     users, writers, effects = defaultdict[Home, set[int]](set), dict[Home, int](), dict[str, int]()
@@ -69,9 +70,9 @@ def waits_between(program: Program, tasks: Sequence[tuple[int, Task]]) -> tuple[
 
 
 def makers_read(program: Program) -> tuple[frozenset[int], ...]:
-    """Return, for each task of a program, the indices of the tasks that made or copied the values that it reads.
+    """Return, for each task of a program, the indices of the tasks that made or copied the values and weights it reads.
 
-    These are the waits for data alone: versions of weights are left out, except those that a sync brought.
+    Weights that exist when the step begins have no such task.
     """
     brought, makers = dict[tuple[str, str | Home], int](), list[frozenset[int]]()
     for i, task in enumerate(program.tasks):
@@ -82,21 +83,21 @@ def makers_read(program: Program) -> tuple[frozenset[int], ...]:
 
 
 def carried_values(program: Program) -> dict[str, str]:
-    """Return the value that each carried parameter gets for the next step, by the parameter's name, without models."""
+    """Return the name of the value that each carried parameter has in the next step, by parameter, without models."""
     outputs = program.graph.outputs
     carries = program.graph.carries().items()
     return {name: value_name(outputs[i]) for name, i in carries if not issubclass(outputs[i].type, Model)}
 
 
 def homes_of(task: Task) -> tuple[Home, ...]:
-    """Return the homes whose weights a task reads or writes: both homes of a sync, or those of a run; else none."""
+    """Return the homes whose weights a task uses: source and target of a sync, the homes of a run, () for others."""
     if isinstance(task, Sync):
         return task.source, task.target
     return tuple(home for _, home in task.homes) if isinstance(task, Run) else ()
 
 
 def homes_replaced(task: Task, program: Program) -> Iterator[Home]:
-    """Yield each home whose weights a task replaces: the target of a sync, or the home of an update."""
+    """Yield the home whose weights a task replaces: the target of a sync, the home of an update; none for others."""
     if isinstance(task, Sync):
         yield task.target
     elif isinstance(task, Run) and task.home is not None:
@@ -105,10 +106,10 @@ def homes_replaced(task: Task, program: Program) -> Iterator[Home]:
 
 
 def waves(program: Program) -> tuple[tuple[int, ...], ...]:
-    """Return the runs that can run in parallel, wave after wave, as indices into `program.tasks`.
+    """Return waves of runs, in order, as indices into `program.tasks`; the runs of one wave can run in parallel.
 
-    A run is in the first wave after everything that it waits for and after the previous run at its place, since a pool
-    or the host does one run at a time. Only runs are in waves: other tasks occupy no place.
+    A run is in the first wave after all runs that it waits for and after the previous run at its place, since a pool or
+    the host does one run at a time. Tasks of other kinds are in no wave.
     """
     waits, level, last = waits_for(program), list[int](), dict[str, int]()
     by_wave = defaultdict[int, list[int]](list)

@@ -40,10 +40,10 @@ _WINDOWS: ContextVar[set[int | None] | None] = ContextVar("windows that a model 
 
 @dataclass(eq=False)
 class PackedAttention:
-    """The attention of one forward pass over packed tokens.
+    """The attention of one forward pass over packed tokens, computed by the kernel that `way` names.
 
-    `segments` describe all tokens, even if a rank runs only a slice of them. `windows` collects the sliding windows
-    that layers request.
+    `segments` describe all tokens, even if each rank of `sequence` runs only a slice of them. `windows` collects the
+    sliding windows that layers request, in tokens; None means no limit. "varlen" (half precision) and "flex" need CUDA.
     """
 
     segments: Segments
@@ -58,8 +58,8 @@ class PackedAttention:
 
         `key` and `value` may have fewer heads (grouped-query attention). `scale` None means 1 / sqrt(size). With a
         `window`, each token attends to itself and at most `window` - 1 tokens before it; None means no limit. With
-        sequence parallelism, N is this rank's slice of the tokens, and every rank must call this. Raises LawError if
-        the number of these ranks does not divide the number of query heads.
+        sequence parallelism, N is the length of this rank's slice of the tokens, and every rank must call this. Raises
+        LawError if the number of these ranks does not divide the number of query heads.
         """
         self.windows.add(window)
         ways = {"segments": self._segments, "mask": self._mask, "varlen": self._varlen, "flex": self._flex}
@@ -69,7 +69,6 @@ class PackedAttention:
         return own_tokens(ways[self.way](query, key, value, scale, window), self.sequence)
 
     def _segments(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        """Attend to runs of similar lengths together, with one call of SDPA for each bucket of runs."""
         width = query.shape[1] * query.shape[3]
         buckets, back = self._cached("buckets", lambda: bucketed(self.segments, width, self.device))
         queries, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
@@ -126,7 +125,7 @@ def segment_mask(segments: Segments, window: int | None, device: Any) -> Tensor:
     """Return the attention mask [N, N] of packed tokens: entry [i, j] is true if token i attends to token j.
 
     A token attends to itself, to the earlier tokens of its run, and to all tokens of the run that its run continues.
-    With a `window`, it attends only to those tokens among these that are less than `window` positions before it.
+    With a `window`, it attends only to the last `window` of these tokens, including itself; None means no limit.
     """
     token = torch.arange(int(segments.tokens.sum()), device=device)
     mask: Tensor = _sees(segments, window, device)(token[:, None], token[None])
@@ -165,7 +164,7 @@ def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Ten
 
 
 def flex_block_mask(segments: Segments, window: int | None, device: Any) -> Any:
-    """Return a block mask for torch's flex attention with the same true entries as `segment_mask`."""
+    """Return the block mask for torch's flex attention that has the same true entries as `segment_mask`."""
     untyped: Any = flex
     sees, count = _sees(segments, window, device), int(segments.tokens.sum())
     return untyped.create_block_mask(
@@ -207,9 +206,9 @@ def _repeated(tensor: Tensor, heads: int) -> Tensor:
 
 
 def attention_obstacle(model: Any) -> str:
-    """Return why a model's attention cannot be replaced by packed attention, as a clause; "" if it can.
+    """Return why a model's attention cannot be replaced by packed attention, as a clause; "" if it can be replaced.
 
-    It can be replaced if it is configured as `sdpa`, or as packed attention already.
+    Only attention that is configured as `sdpa`, or as packed attention already, can be replaced.
     """
     unknown = {str(config._attn_implementation) for config in _configs(model)} - {"sdpa", NAME}
     return f"its attention is {', '.join(sorted(unknown))}, and not sdpa" if unknown else ""
@@ -228,8 +227,8 @@ def set_attention(model: Any, name: str = NAME) -> None:
 def requested_windows() -> Generator[set[int | None]]:
     """Yield a set that collects the attention windows for which a model requests masks inside the `with` block.
 
-    Only models after `set_attention` are observed, and they get no masks inside the block. Windows are in tokens; None
-    is in the set if a model requests a mask without a window.
+    Only models whose attention `set_attention` has replaced are observed; they get no masks inside the block. Windows
+    are in tokens; the set contains None if a model requests a mask without a window.
     """
     windows = set["int | None"]()
     token = _WINDOWS.set(windows)
@@ -271,7 +270,6 @@ def _layer_attention(
 
 
 def _layer_mask(*args: Any, **options: Any) -> Any:
-    """Return SDPA's mask; inside `requested_windows`, return None and record the window."""
     windows = _WINDOWS.get()
     if windows is None:
         return transformers().AttentionMaskInterface()["sdpa"](*args, **options)

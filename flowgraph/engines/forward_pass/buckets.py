@@ -33,7 +33,7 @@ class Bucket:
     sizes: Tensor
 
     def mask(self, window: int | None, dtype: Any) -> Tensor | None:
-        """Return the additive mask [runs or 1, 1, queries, keys] of 0 and -inf; None if causal attention needs no mask.
+        """Return the additive mask [runs or 1, 1, Q, K] of 0 and -inf; None if plain causal attention gives the same.
 
         `window` is the largest number of tokens that a token attends to, including itself; None means all earlier
         tokens. Padding has the same mask as the last real query, so that no softmax is empty.
@@ -53,10 +53,10 @@ class Bucket:
 
 
 def bucketed(segments: Segments, width: int, device: Any) -> tuple[list[Bucket], Tensor]:
-    """Return buckets of runs of similar lengths, and the index [N] of each packed token in their joined outputs.
+    """Return buckets that group runs of similar lengths, and the index [N] of each token in the concatenated outputs.
 
-    `width` is the number of query heads times the head size. A bucket contains either runs with a context or runs
-    without one.
+    The outputs [runs * Q] of the buckets are concatenated in order, padding included. `width` is the number of query
+    heads times the head size. A bucket contains either runs that continue another run or runs that do not.
     """
     keys = segments.before + segments.tokens
     cuts = [
@@ -83,7 +83,7 @@ def bucketed(segments: Segments, width: int, device: Any) -> tuple[list[Bucket],
 
 
 def _partition(runs: Ints, tokens: Ints, keys: Ints, call: float) -> list[Ints]:
-    """Split runs, sorted by length, into parts with the least cost of calls and padding (dynamic programming)."""
+    """Split runs, sorted by length, into the parts with the least cost of calls and padding."""
     if not len(runs):
         return []
     runs = runs[np.lexsort((keys[runs], tokens[runs]))]

@@ -70,9 +70,9 @@ def stats_head(
 ) -> Generator[None]:
     """Make a language model return statistics [1, n, len(names)] instead of logits inside the `with` block.
 
-    They are the statistics of `tokens` [n] under the logits at the indices `reads` [n] of the packed row. `names`,
-    `temperature` and `truncation` are those of `read_logits`. `chunk_tokens` is the largest number of tokens in a
-    chunk; None means that a chunk has at most 2**24 logits.
+    These are statistics of `tokens` [n] under the logits at the indices `reads` [n] of the packed row. `names`,
+    `temperature` and `truncation` are as for `read_logits`. `chunk_tokens` is the largest number of tokens in a chunk;
+    None means that a chunk has at most 2**24 logits.
     """
     head, config = model.get_output_embeddings(), model.config.get_text_config()
     original = head.forward

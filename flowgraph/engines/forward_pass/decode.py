@@ -48,11 +48,11 @@ def decode(
 ) -> list[Completion]:
     """Generate one sample for each request, all in one batch, and return the completions in the order of the requests.
 
-    `ends` are the token ids at which the model ends a response, and `version` is the version of the weights, which each
-    completion records. `stopped(request, tokens)` returns whether `tokens` contain a text that ends the response. It is
-    called after every 8 tokens of a request with such texts; if it returns True, generation of this sample ends. The
-    completion is not cut at the text. Raises LawError, which names the prompt, if the model's logits are NaN or
-    infinite.
+    A sample ends at an end token or after `max_tokens` tokens. `ends` are the token ids at which the model ends a
+    response, and `version` is the version of the weights, which each completion records. `stopped(request, tokens)`
+    returns whether `tokens` contain a text that ends the response; the sample then ends too. It is called after every 8
+    tokens, for requests with such texts. The completion is not cut at the text. Raises LawError, which names the
+    prompt, if the model's logits are NaN or infinite.
     """
     rows = [
         _SampleState(request, request.ends(ends), request.key.generator(request.prompt, request.sample))
@@ -92,11 +92,11 @@ def decode(
 def read_distinct(
     model: Any, contexts: Sequence[tuple[int, ...]], device: Any, **options: Any
 ) -> tuple[Any, Tensor, Tensor]:
-    """Run the model once on the distinct contexts; return its output, the mask [G, P], and an index [B] into G.
+    """Run the model once on the distinct contexts; return the model's output, the mask [G, P], and an index [B].
 
-    G is the number of distinct contexts, and P the length of the longest. The index has the place of each of the B
-    `contexts` among the distinct ones. A context without tokens is computed as one token of id 0. `options` are passed
-    to the model.
+    There are G distinct contexts, in order of appearance; the longest has P tokens, and shorter ones are padded on the
+    left. The index has the place of each of the B `contexts` among the distinct ones. A context without tokens is
+    computed as one token of id 0. `options` are passed to the model.
     """
     row = {context: i for i, context in enumerate(dict.fromkeys(contexts))}
     ids, mask = pad_left([context or (0,) for context in row], device)
@@ -106,7 +106,7 @@ def read_distinct(
 
 
 def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tensor]:
-    """Return lists of token ids padded on the left, as (ids, mask), two integer tensors [lists, longest] on `device`.
+    """Return lists of token ids padded on the left: (ids, mask), two int64 tensors [lists, longest] on `device`.
 
     Padding has id 0 and mask 0; tokens have mask 1. `device` None means the CPU.
     """
@@ -177,12 +177,12 @@ def computes_on(model: Any, device: torch.device) -> None:
 def device_of(model: Any) -> torch.device:
     """Return the device on which a model computes, and where its inputs must be.
 
-    This is the device that `computes_on` has recorded, or that of the model's first parameter.
+    This is the device that `computes_on` has recorded, or else the device of the model's first parameter.
     """
     device: torch.device = getattr(model, "flowgraph_device", None) or next(model.parameters()).device
     return device
 
 
 def full_precision(logits: Tensor) -> Tensor:
-    """Return logits in float32 at least: log-probs in half precision are too coarse to compare."""
+    """Return logits converted to float32, in which log-probs are fine enough to compare; float64 is unchanged."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -34,13 +34,13 @@ def forward_stats(
 ) -> TokenStats:
     """Return the statistics `names` of each response token [rows, tokens], or the score of each text [rows].
 
-    Values beyond the length of a response are zero. Without rows, the model still runs on one token, and gradients are
+    Values beyond the length of a response are zero. Without rows, the model still runs on padding, and gradients are
     zero. `packing` describes how the model runs on packed tokens; None means padded rows, and "chosen" the result of
     `choose_packing`. All ranks of `sequence` pass the same rows, each runs a slice of the packed tokens, and all get
     the same statistics; the full gradient is the sum over these ranks.
 
     Raises LawError for statistics that the model's head does not give, for several ranks in `sequence` if the model
-    needs padded rows, and for a row without the tokens that a statistic needs.
+    needs padded rows, for an empty context on packed tokens or a score of no tokens, and as `read_packed` does.
     """
     head = head_of(model)
     unknown = sorted(set(names) - set(GIVES[head]))
@@ -59,8 +59,8 @@ def forward_stats(
 def split_rows(rows: ResponseRows, forward_tokens: int, *, padded: bool = False) -> list[ResponseRows]:
     """Return the rows, in order, in parts of at most `forward_tokens` tokens; a longer row is a part by itself.
 
-    With `padded`, padding counts as tokens. Otherwise, adjacent rows of a part that have the same context count it
-    once. Without rows, the result is one empty part.
+    With `padded`, padding counts as tokens. Otherwise, a context that adjacent rows of a part share counts once.
+    Without rows, the result is one empty part.
     """
     count = len(rows.tokens)
     if padded:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Packing:
     """How a model runs on packed tokens: its attention kernel, and whether its head computes statistics in chunks.
 
-    `chunk_tokens` is the largest number of response tokens in a chunk; None: as many as give 2**24 logits (64 MiB in
-    float32).
+    `chunk_tokens` is the largest number of response tokens in a chunk; None means that a chunk has at most 2**24 logits
+    (64 MiB in float32).
     """
 
     attention: Way = "segments"
@@ -63,10 +63,10 @@ def read_packed(
     """Return the statistics `names` of each response token [rows, tokens], and the attention object of the pass.
 
     Values beyond the length of a response are zero. The model is called once; its attention is replaced by packed
-    attention, in place, and remains so. `packing` selects the attention kernel, and whether the head computes
-    statistics in chunks. Each rank of `sequence` runs a slice of the tokens, and gets the statistics of all tokens.
-    With `masked` False, the model computes its own attention masks. Raises LawError for an empty context, or if the
-    model needs an attention option that packed attention lacks.
+    attention, in place and for good. `packing` selects the attention kernel, and whether the head computes statistics
+    in chunks. Each rank of `sequence` runs a slice of the tokens, and gets the statistics of all tokens. With `masked`
+    False, the model computes its own attention masks. Raises LawError for an empty context, if the model needs an
+    attention option that packed attention lacks, or if the ranks do not divide the number of attention heads.
     """
     sequence = sequence if sequence is not None and sequence.count > 1 else None
     rank, count = (0, 1) if sequence is None else (sequence.rank, sequence.count)
@@ -101,8 +101,8 @@ def read_packed(
 def peer_slice(packed: Packed, rank: int, count: int, device: Any) -> PeerSlice:
     """Return slice `rank` of the packed tokens, cut into `count` equal slices, as tensors on `device`.
 
-    `count` must divide the number of tokens. A slice without response tokens computes statistics of its first token, so
-    that every rank has a gradient, which may be zero.
+    `count` must divide the number of tokens. All slices compute equally many statistics, and at least one, so that
+    every rank has a gradient: a slice with fewer response tokens repeats its first token.
     """
     width = len(packed.ids) // count
     peer = packed.reads // width

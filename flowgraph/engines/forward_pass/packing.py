@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Segments:
     """Runs of packed tokens, in order and without gaps; each field is an array [S].
 
-    Run i is the `tokens[i]` tokens from index `start[i]`. A token attends to the tokens of its run up to itself, and to
+    Run i has `tokens[i]` tokens from index `start[i]`. A token attends to the tokens of its run up to itself, and to
     the whole run that its run continues: `before` tokens from index `before_start` (0 tokens: none).
     """
 
@@ -41,7 +41,7 @@ class Packed:
     """N packed tokens in one row, with their `ids` and `positions` [N].
 
     `targets` [n] are the ids of all response tokens, row after row; `reads` [n] are the indices of the tokens whose
-    logits predict them. `shape` is (B, T) of the original rows, `lengths` [B] their numbers of response tokens.
+    logits predict the targets. `shape` is (B, T) of the original rows, `lengths` [B] the response tokens of each.
     """
 
     ids: Ints
@@ -54,11 +54,11 @@ class Packed:
 
 
 def pack(rows: ResponseRows, multiple: int = 1) -> Packed:
-    """Return rows as one row of packed tokens, padded with tokens of id 0 to a multiple of `multiple` tokens.
+    """Return rows packed into one row of tokens, padded with tokens of id 0 to a multiple of `multiple` tokens.
 
-    Each distinct context appears once, followed by the responses to it. The last token of each response is left out,
-    because its logits are not used. Without rows, the result consists of padding only. Raises LawError for an empty
-    context.
+    Each distinct context appears once, followed by the responses to this context. The last token of each response is
+    left out, because its logits are not used. Without rows, the result consists of padding only. Raises LawError for an
+    empty context.
     """
     lengths = rows.lengths.numpy(force=True).astype(np.int64)
     values, offsets, sizes, group = _distinct(rows.context)
@@ -93,9 +93,9 @@ def pack(rows: ResponseRows, multiple: int = 1) -> Packed:
 
 
 def packed_tokens(rows: ResponseRows, *, shared: bool = True) -> Ints:
-    """Return the number of packed tokens [rows] that each row adds: its response, and its context if it is new.
+    """Return the number of packed tokens [rows] that each row adds: its response, and its context if this is new.
 
-    A context is new if it differs from that of the previous row. The last token of a response does not count. With
+    A context is new if it differs from the previous row's context. The last token of a response does not count. With
     `shared` False, the context of every row counts.
     """
     lengths = rows.lengths.numpy(force=True).astype(np.int64)

@@ -40,9 +40,9 @@ GIVES: Mapping[Head, tuple[str, ...]] = {
 def choose_packing(model: Any, *, half: bool = False) -> Packing | None:
     """Return how a model runs on packed tokens, or None if it needs padded batches (`padding_reason` says why).
 
-    The first call runs the model several times on about ten tokens, without gradients; all ranks of a sharded model
-    must make this call. Later calls return the first result. `half` means that passes will compute in bfloat16 on a
-    GPU, whatever the dtype of the weights.
+    The first call for a model runs it several times on a few tokens, without gradients; all ranks of a sharded model
+    must make this call. Later calls return the first result. `half` means that passes on a GPU will compute in
+    bfloat16, whatever the dtype of the weights.
     """
     if model not in CHOSEN:
         device = next(model.parameters()).device.type

@@ -28,7 +28,8 @@ def read_padded(model: Any, rows: ResponseRows, names: Sequence[str], head: Head
     """Return the statistics `names` of each response token [rows, tokens], from two calls of the model on padded rows.
 
     Values beyond the length of a response are zero. The first call runs the distinct contexts without their last
-    tokens, the second the last context tokens and the responses. `head` is "tokens" or "values".
+    tokens, the second the last context tokens and the responses, so no context may be empty. `head` is "tokens" or
+    "values".
     """
     device, width = device_of(model), max(1, int(rows.lengths.max()) if len(rows.lengths) else 1)
     lengths, contexts = rows.lengths.to(device), rows.context.to_pylist() or [[0]]

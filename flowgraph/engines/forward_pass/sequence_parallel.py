@@ -90,10 +90,7 @@ def _shared(tensor: Tensor, count: int) -> Tensor:
 
 
 def _exchange(parts: Tensor, ranks: ProcessRanks) -> Tensor:
-    """Send part i of `parts` [P, …] to rank i, and return the parts that the ranks sent to this one.
-
-    The exchange is its own inverse, and its own transpose.
-    """
+    """Send part i of `parts` [P, …] to rank i, and return the parts that the ranks sent to this one."""
 
     def sent(parts: Tensor) -> Tensor:
         received = torch.empty_like(parts, memory_format=torch.contiguous_format)
@@ -107,7 +104,7 @@ def _exchange(parts: Tensor, ranks: ProcessRanks) -> Tensor:
 
         @staticmethod
         def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-            return sent(gradients[0])
+            return sent(gradients[0])  # the exchange is its own transpose
 
     received: Tensor = Exchange.apply(parts)  # type: ignore[no-untyped-call]
     return received

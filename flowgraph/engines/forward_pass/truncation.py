@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def truncated(logits: Tensor, truncation: Truncation, tokens: Tensor | None = None) -> Tensor:
     """Return logits [..., V] with -inf for the tokens that `truncation` leaves out.
 
-    `logits` must already be divided by the temperature. `tokens` [...] keep their logits even if `truncation` leaves
-    them out: a policy that was updated after it sampled them would otherwise give them a log-prob of -inf. Tokens with
-    the same logit as the last token that is kept are kept too. Gradients flow through the logits that are kept.
+    `logits` must already be divided by the temperature. The sampled `tokens` [...] keep their logits even if
+    `truncation` leaves them out: otherwise, a policy updated after sampling could give them a log-prob of -inf. Tokens
+    with the same logit as the last token that is kept are kept too. Gradients flow through the logits that are kept.
 
     Source: top-k: Fan, Lewis and Dauphin 2018, arXiv 1805.04833; top-p: Holtzman et al. 2019, arXiv 1904.09751; min-p:
     Nguyen et al. 2024, arXiv 2407.01082.

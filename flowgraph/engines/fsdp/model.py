@@ -45,8 +45,9 @@ class FsdpModel(TorchHandle):
     """A transformers model that is sharded over `ranks`; each rank holds a share of every tensor.
 
     All ranks pass a copy of the same plain model, which is sharded in place. The ranks hold `replicas` whole copies,
-    each on adjacent ranks; `sequence` adjacent ranks share the same rows, and each computes a part of their tokens.
-    After construction, `ranks` contains one rank of each such group, and these have different rows.
+    each on adjacent ranks. Groups of `sequence` adjacent ranks have the same rows, and divide the tokens. After
+    construction, `ranks` contains one rank of each such group. Raises LawError if a degree does not divide the number
+    of ranks, or if the engine does not support a setting.
     """
 
     engine = "fsdp"
@@ -145,7 +146,7 @@ class FsdpModel(TorchHandle):
         return gather_full(tensor, self._grid)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy this rank's rows of `weights`, which are full tensors by name, into the model.
+        """Copy this rank's shard of `weights`, which are full tensors by name, into the model; `version` is unchanged.
 
         Raises LawError if the names or shapes are not those of the model (with adapters: of its adapters and head), if
         the model is asleep, or if it is the frozen base of another handle.
@@ -194,7 +195,6 @@ class FsdpModel(TorchHandle):
         return (shards.rank, shards.count) if self._grid.copies.rank == 0 else None
 
     def _move(self, device: str) -> None:
-        """Move the shards, which become new tensors, and their optimizer states."""
         if device == "cpu":
             self._reshard()
         if self._home.type == "cpu" or {*self.running.offload} >= EVERYTHING:

@@ -31,7 +31,7 @@ LOOPBACK, LOCALHOST = frozenset({"127.0.0.1", "::1"}), "localhost"
 class ProcessRanks:
     """The processes of one group, seen from one of them; every rank makes the same calls in the same order.
 
-    A rank raises an error if it waits longer than `limit_s` seconds for the others.
+    A rank that waits longer than `limit_s` seconds for the others gets torch's RuntimeError.
     """
 
     group: Any  # torch.distributed.ProcessGroup
@@ -48,7 +48,7 @@ class ProcessRanks:
         return dist.get_world_size(self.group)
 
     def total(self, numbers: Tensor) -> Tensor:
-        """Return the elementwise sum of all ranks' `numbers` [n], with the same n on all, as a float64 copy."""
+        """Return the elementwise sum [n], in float64, of `numbers` [n] over all ranks; n is the same on each rank."""
         summed = numbers.detach().to("cpu", torch.float64, copy=True)
         if len(summed):
             dist.all_reduce(summed, group=self.group)
@@ -101,8 +101,7 @@ class ProcessRanks:
     def leave(self) -> None:
         """Destroy this group; has no effect if this process is in no group.
 
-        If it is the group of all processes, all smaller groups are destroyed too, and the process may then join
-        another.
+        If this is the group of all processes, all smaller groups end too, and the process may join another group.
         """
         if dist.is_initialized():
             dist.destroy_process_group(self.group)
@@ -150,14 +149,14 @@ def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", lim
 
 
 def loopback_interface() -> str:
-    """Return the name of the loopback network interface: `lo` on Linux, `lo0` on macOS."""
+    """Return the name of the loopback network interface, such as `lo`; raise IndexError if the machine has none."""
     return _interfaces(LOOPBACK)[0]
 
 
 def interface_to(host: str) -> str:
-    """Return the name of the network interface that routes to `host`, or "" without a route.
+    """Return the name of the network interface that routes to `host`; "" if `host` is unknown or has no route.
 
-    `host` is a name or an address, and may be that of this machine. Nothing is sent.
+    `host` is a name or an address, also of this machine. Nothing is sent to it.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]

@@ -38,11 +38,11 @@ EVERYTHING: frozenset[Offloaded] = frozenset({"parameters", "gradients", "optimi
 
 @dataclass(frozen=True)
 class Grid:
-    """The groups that the ranks of a model form, seen from one of them; adjacent ranks are nearest.
+    """The groups that the ranks of a model form, seen from one rank.
 
-    A row of `shards` adjacent ranks holds the model once; ranks of `copies`, one from each row, hold the same share.
-    `peers` are adjacent ranks with the same rows of data, who divide their tokens; ranks of `data`, one from each group
-    of peers, have different rows.
+    `shards` are adjacent ranks that together hold one copy of the model; `copies` are the ranks, one from each copy,
+    that hold the same shard. `peers` are adjacent ranks that have the same rows of data, and divide the tokens; `data`
+    are ranks, one from each group of peers, that have different rows.
     """
 
     every: ProcessRanks
@@ -78,7 +78,7 @@ class Grid:
         return DeviceMesh.from_group(groups, device, mesh=rows, mesh_dim_names=("replicate", "shard"))
 
     def rows_of_rank(self, rows: int) -> tuple[int, int]:
-        """Return this rank's range of rows, (first, last + 1), in a tensor with `rows` rows; it may be empty.
+        """Return the range of rows, (first, last + 1), that this rank holds of a tensor with `rows` rows; may be empty.
 
         >>> from types import SimpleNamespace as Ranks
         >>> [Grid(None, Ranks(rank=rank, count=3), None, None, None).rows_of_rank(4) for rank in range(3)]
@@ -91,9 +91,10 @@ class Grid:
 def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: bool) -> list[Any]:
     """Shard each decoder layer and then the whole model with FSDP, in place; return the layers, followed by the model.
 
-    The ranks are those of `grid`. The model computes on `device`, even if its shards are offloaded. Precision, offload
-    and activation checkpointing are those of `running`. Gradients are summed over ranks, not averaged, because each
-    rank's loss is already divided by counts over all ranks. `twice` means that a forward pass calls each module twice.
+    Every rank of `grid` must call this. The model computes on `device`, even if its shards are offloaded. Precision,
+    offload and activation checkpointing are those of `running`. Gradients are summed over ranks, not averaged, because
+    each rank's loss is already divided by counts over all ranks. `twice` means that a forward pass calls each module
+    twice.
     """
     heads = [model.get_submodule(name) for name in sorted({name.rpartition(".")[0] for name in head_names(model)})]
     for head in heads or [model.get_output_embeddings()]:
@@ -126,7 +127,7 @@ def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: 
 def decoder_layers(model: Any) -> list[Any]:
     """Return the decoder layers of a model in order, or [] if none are found.
 
-    These are the modules of the ModuleList with the most parameters among those whose modules all have the same class.
+    These are the modules of the ModuleList with the most parameters, among lists whose modules all have one class.
     """
     lists = [
         module for module in model.modules() if isinstance(module, nn.ModuleList) and len({*map(type, module)}) == 1
@@ -146,7 +147,7 @@ def gather_full(tensor: Tensor, grid: Grid) -> Tensor:
 
 
 def reset_after_failure(model: Any) -> None:
-    """Drop the gradients that are not yet reduced over ranks, and FSDP's state of the pass, after a failed step."""
+    """Drop the gradients that a failed step has not yet reduced over ranks, and FSDP's state of the failed pass."""
     states = model._get_fsdp_state()._state_ctx.all_states
     reset = getattr(model, "reset_iter_state", None)
     if reset is not None and states:  # before its first pass a model has no state to reset
@@ -169,9 +170,9 @@ ACCUMULATED_SHARE = 1 / 16
 def accumulates_unreduced(model: Any, grid: Grid, running: RoleSettings, device: str) -> bool:
     """Return whether ranks should sum gradients over micro-batches locally, and reduce them over ranks once per step.
 
-    The result is False if the gradients of all trained parameters, of 4 bytes or more each, take more than 1/16 of a
-    device's memory, or if gradients are offloaded. `device` is the torch device. Every rank must call this, and all get
-    the same answer.
+    The result is False if gradients are offloaded, or if the gradients of all trained parameters, with at least 4 bytes
+    for each number, take more than 1/16 of the memory of the torch device `device` (for a CPU, of the machine's memory
+    divided by the number of ranks). Every rank must call this, and all get the same answer.
     """
     if "gradients" in running.offload:
         return False

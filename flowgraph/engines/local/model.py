@@ -30,7 +30,7 @@ Waiting = list[tuple[SampleRequest, "asyncio.Future[Completion]"]]
 
 @dataclass(eq=False)
 class LocalModel(TorchHandle):
-    """A model in this process; each of `ranks` holds a copy of it, for nodes that run on different rows."""
+    """A model in this process; each rank in `ranks` holds a full copy of the model, and computes different rows."""
 
     engine = "local"
     generates = True
@@ -49,7 +49,7 @@ class LocalModel(TorchHandle):
         return self.ranks
 
     def without_adapters(self) -> Self:
-        """Return a frozen handle, at version 0, on the base model: it shares this model's memory, without adapters."""
+        """Return a frozen handle at version 0 on the model without its adapters; both share one copy of the weights."""
         base = super().without_adapters()
         base._waiting = []
         return base
@@ -99,7 +99,7 @@ class LocalModel(TorchHandle):
     def save(self, folder: Path) -> None:
         """Write weights and tokenizer to a new folder that transformers can load; only rank 0 writes.
 
-        Raises LawError if the model is asleep, and ModelError if the folder exists or cannot be written.
+        Raises LawError if the model is asleep, and ModelError on rank 0 if the folder exists or cannot be written.
         """
         from flowgraph.models.saving import save
 

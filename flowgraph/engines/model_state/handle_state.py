@@ -25,8 +25,9 @@ _WEIGHTS = "weights"
 class HandleState:
     """The part of a handle's state that one rank holds: `weights` by name, and the states of `optimizers`.
 
-    `trained` names the weights that the optimizers update, in their order. `writer` is (index, number) of the ranks
-    that write, or None on a rank whose part another rank writes. `ranks` are all ranks that save and load together.
+    `trained` names the weights that the optimizers update, in the order of the optimizers' tensors. `writer` is (index
+    of this rank, number of ranks) among the ranks that write, or None if another rank writes this rank's part. `ranks`
+    are all ranks that save and load together.
     """
 
     weights: Mapping[str, TensorPiece]
@@ -38,8 +39,8 @@ class HandleState:
     def save(self, folder: Path, version: int) -> None:
         """Write this rank's part of the weights and optimizer states, and `version`, into `folder`; wait for all ranks.
 
-        Every rank must call this. `version` is the version of the weights. Raises OSError or SafetensorError if this
-        rank's files cannot be written, and OSError if another rank failed.
+        Every rank must call this. `version` is the version of the weights. Existing files of this rank are replaced.
+        Raises OSError or SafetensorError if this rank's files cannot be written, and OSError if another rank failed.
         """
         pieces, numbers = self._pieces(self.optimizers.states())
         with all_or_none(self.ranks, folder):
@@ -51,8 +52,8 @@ class HandleState:
 
         The state in `folder` may have been written by another number of ranks. Raises DataError if a file is missing,
         cannot be read, or contains NaN or infinite numbers, and LawError if the state belongs to another model or lacks
-        a part of an optimizer's state. Tensors are loaded in place, one by one: if the error concerns the numbers of a
-        tensor, this tensor and those before it may be loaded already. After other errors, the handle is unchanged.
+        a part of an optimizer's state. Tensors are loaded in place, one by one: if the error concerns a tensor's rows
+        or numbers, this tensor and those before it may be loaded already. Other errors leave the handle unchanged.
         """
         with reading_state(folder) as state:
             states = self._empty_states(state)

@@ -29,8 +29,8 @@ def run_backward(
 ) -> list[float]:
     """Run each loss forward and backward, in order, and return the values of the losses; gradients accumulate.
 
-    `before` is called with the index of each loss before that loss is computed. Gradients are enabled inside, even if
-    the caller has disabled them.
+    `before` is called with the index of each loss before that loss is computed. Gradients are enabled for the losses,
+    even if the caller has disabled gradients.
     """
     values = list["Tensor"]()
     with torch.enable_grad():
@@ -66,9 +66,9 @@ class FiniteWatch:
         self._gradients.clear()
 
     def see(self, stats: TokenStats) -> TokenStats:
-        """Record which rows of `stats`, and later of its gradient, are not finite; return `stats`.
+        """Record which rows of `stats` are not finite, and return `stats`; the backward pass checks the gradients.
 
-        The gradient is checked in the backward pass. Statistics that need no gradient are not checked.
+        Statistics that need no gradient are not checked.
         """
         part = self.part
         for tensor in vars(stats).values():
@@ -78,11 +78,11 @@ class FiniteWatch:
         return stats
 
     def faults(self, losses: Sequence[float], ranks: Ranks) -> list[tuple[int, int, int]]:
-        """Return the rows on all ranks with numbers that are not finite, as (rank, micro-batch, row), in order of rank.
+        """Return the rows on all ranks with numbers that are not finite, as (rank, micro-batch, row), in order.
 
-        All indices count from 0. Rows whose gradients are not finite are returned if there are any; otherwise rows
-        whose statistics are not finite; otherwise the micro-batches whose loss is not finite, with WHOLE as the row.
-        The result is [] if all are finite. Every rank must call this.
+        Indices count from 0, and `losses` are this rank's losses by micro-batch. If any rank has rows with gradients
+        that are not finite, the result has these rows; else the rows whose statistics are not finite; else the
+        micro-batches whose loss is not finite, with WHOLE as the row; else nothing. Every rank must call this.
         """
         by_loss = [(part, WHOLE) for part, loss in enumerate(losses) if not math.isfinite(loss)]
         for rows in (_marked(self._gradients), _marked(self._stats), by_loss):
@@ -106,9 +106,10 @@ def _marked(marks: Marks) -> list[tuple[int, int]]:
 class Optimizers:
     """The torch optimizers of one model: each is created at its first step, and then keeps its state.
 
-    `tensors` are the model's parameters, or this rank's shards of them. `every` contains all ranks, which together hold
-    `copies` copies of the model; groups of `peers` ranks have the same rows, and `readers` contains one rank of each
-    group: errors of a refused step count rows on these. If `offloaded`, states are in host memory between steps.
+    `tensors` are the model's parameters, or this rank's shards of the parameters. The ranks in `every` together hold
+    `copies` copies of the model. Groups of `peers` ranks have the same rows; `readers` contains one rank of each group,
+    and errors of a refused step name rows by their rank in `readers`. If `offloaded`, states are in host memory between
+    steps.
     """
 
     tensors: Sequence[Tensor]
@@ -127,11 +128,11 @@ class Optimizers:
         self._watch.clear()
 
     def at(self, part: int) -> None:
-        """Set the index of the micro-batch whose statistics come next, from 0."""
+        """Set the index, from 0, of the micro-batch to which the next statistics that `see` gets belong."""
         self._watch.part = part
 
     def see(self, stats: TokenStats) -> TokenStats:
-        """Record which rows of `stats`, and later of its gradient, are not finite, for errors; return `stats`."""
+        """Record which rows of `stats`, and in the backward pass of its gradient, are not finite; return `stats`."""
         return self._watch.see(stats)
 
     def step(self, losses: Sequence[float], rule: Optimizer) -> StepReport:

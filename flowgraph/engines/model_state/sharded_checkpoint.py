@@ -41,10 +41,9 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 @dataclass(frozen=True)
 class TensorPiece:
-    """The rows of one tensor that this rank holds, from row `start`; `shape` is that of the whole tensor.
+    """The rows of one tensor that this rank holds, from row `start`; `shape` is the shape of the whole tensor.
 
-    A `shared` tensor is whole on each rank, and the first rank writes it. A tensor without dimensions counts as one
-    row.
+    A `shared` tensor is whole on each rank, and only the first rank writes it. A tensor without dimensions is one row.
     """
 
     tensor: Tensor
@@ -59,7 +58,7 @@ class TensorPiece:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Return the range of rows in this piece: the index of the first row, and the index after the last."""
+        """Return the range of rows in this piece: the index of the first row, and the index after the last row."""
         return self.start, self.start + (len(self.tensor) if self.shape else 1)
 
     def like(self, tensor: Tensor) -> TensorPiece:
@@ -125,8 +124,8 @@ def write(
 def all_or_none(ranks: Ranks, folder: Path) -> Generator[None]:
     """Run the `with` block on each rank, and wait at its end for all ranks; if the block fails on one, all ranks raise.
 
-    A rank whose block failed raises its own error. Each other rank raises OSError, which names `folder` and the first
-    rank that failed. Every rank must enter the block.
+    A rank whose block failed raises its own error. Each other rank raises OSError with the name of `folder` and of the
+    first rank that failed. Every rank must enter the block.
     """
     failure, code = None, 0
     try:
@@ -180,7 +179,7 @@ class SavedState:
         return frozenset(name for index in self.indexes for name in index.tensors)
 
     def refuse_misfit(self, pieces: Mapping[str, TensorPiece]) -> None:
-        """Raise LawError, with up to three differences, unless `pieces` have the saved names, shapes and dtypes."""
+        """Raise LawError, with up to three notes, unless `pieces` have exactly the saved names, shapes and dtypes."""
         missing, unknown = sorted(pieces.keys() - self.names), sorted(self.names - pieces.keys())
         notes = [f"{what}: {_some(names)}" for what, names in (("missing", missing), ("unknown", unknown)) if names]
         for name, piece in sorted(pieces.items()):
@@ -208,7 +207,6 @@ class SavedState:
 
 
 def _rows(file: Any, name: str, stored: StoredTensor, path: Path) -> Any:
-    """Return a lazy slice of the rows of a tensor in a file; raise DataError if they differ from its index."""
     try:
         rows = file.get_slice(name)
     except SafetensorError as error:
@@ -249,7 +247,6 @@ def reading_state(folder: Path) -> Generator[SavedState]:
 
 
 def _refuse_gaps(folder: Path, indexes: Sequence[RankIndex]) -> None:
-    """Raise DataError unless the ranks together have each row of each tensor once, in the order of ranks."""
     reached, tensors = dict[str, int](), dict[str, StoredTensor]()
     for index in indexes:
         for name, stored in index.tensors.items():

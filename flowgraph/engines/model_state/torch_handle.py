@@ -39,8 +39,8 @@ class TorchHandle(ABC):
     """A transformers model with the verbs of a handle; `step` is offered only if `trainable`.
 
     If the model has adapters, only they and a value or score head are trained, and `weights` returns only these.
-    `sample_rows` is the largest number of samples in a decoding batch, `forward_tokens` that of tokens in a pass
-    without gradients. Raises LawError for settings that the engine does not support.
+    `sample_rows` is the largest number of samples in a decoding batch, `forward_tokens` the largest number of tokens in
+    a pass without gradients. Raises LawError for settings that the engine does not support.
     """
 
     engine: ClassVar[str]
@@ -87,16 +87,16 @@ class TorchHandle(ABC):
 
     @property
     def packs(self) -> bool:
-        """Return whether passes run on packed tokens, without padding; the first call runs the model briefly."""
+        """Return whether passes run on packed tokens, without padding; may run the model, as `choose_packing` does."""
         return choose_packing(self.model) is not None
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """Return the largest number of tokens in a pass with gradients, as the plan sets it; None if it sets none."""
+        """Return the plan's largest number of tokens in a pass with gradients; None if the plan does not set one."""
         return self.running.micro_batch_tokens
 
     def without_adapters(self) -> Self:
-        """Return a frozen handle, at version 0, on the base model: it shares this model's memory, without adapters."""
+        """Return a frozen handle at version 0 on the model without its adapters; both share one copy of the weights."""
         base = copy.copy(self)
         base.trainable, base.version, base._base_only = False, 0, True
         return base
@@ -113,8 +113,8 @@ class TorchHandle(ABC):
         """Return the statistics `wanted` of each response token [rows, tokens], or the score of each text [rows].
 
         With gradients enabled on a trainable model, this is one pass, and the result has gradients. Otherwise rows are
-        split into parts of at most `forward_tokens` tokens, and the result has none. Every rank of a sharded model must
-        call this. Raises LawError if the model is asleep, or if its head does not give these statistics.
+        split into parts of at most `forward_tokens` tokens, and the result has no gradients. Every rank of a sharded
+        model must call this. Raises LawError if the model is asleep, and as `forward_stats` does.
         """
         self._refuse_asleep()
         if torch.is_grad_enabled() and self.trainable:
@@ -133,10 +133,11 @@ class TorchHandle(ABC):
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
         """Run the losses backward, clip the gradient, and update the weights; return the loss and the gradient norm.
 
-        `losses` has one function for each micro-batch; each returns this rank's share of the whole loss. Gradients are
-        summed over micro-batches and ranks, and the report is of the sum. Every rank must call this. Raises NotFinite
-        on every rank for a loss or a gradient that is not finite, and LawError if ranks have different numbers of
-        losses, or if the model is frozen or asleep; the weights are then unchanged.
+        `losses` has one function for each micro-batch; each returns this rank's share of the whole loss. Losses and
+        gradients are summed over micro-batches and ranks; the norm is that of the summed gradient before clipping.
+        Every rank must call this. Raises NotFinite on every rank for a loss or a gradient that is not finite, and
+        LawError if the ranks of a sharded model have different numbers of losses, or if the model is frozen or asleep;
+        the weights are then unchanged.
         """
         self._refuse_asleep()
         if not self.trainable:
@@ -161,7 +162,7 @@ class TorchHandle(ABC):
         return self._copies(self._carried_names())
 
     def weights(self) -> dict[str, Tensor]:
-        """Return `stream`'s copies of the full weights by name; raises its errors, and every rank must call this."""
+        """Return the copies that `stream` yields, by name; raises its errors, and every rank must call this."""
         return dict(self.stream())
 
     def whole(self) -> dict[str, Tensor]:
@@ -213,16 +214,16 @@ class TorchHandle(ABC):
     def save_state(self, folder: Path) -> None:
         """Write weights, optimizer states and version into `folder`, which all ranks must be able to read and write.
 
-        Every rank must call this, and writes its part. Raises OSError or SafetensorError if a file cannot be written,
-        and LawError if the model is asleep or is the frozen base of another handle.
+        Every rank must call this, writes its part, and waits for the others. Raises OSError or SafetensorError if a
+        file cannot be written, and LawError if the model is asleep or is the frozen base of another handle.
         """
         self._state().save(folder, self.version)
 
     def load_state(self, folder: Path) -> None:
         """Load the weights, optimizer states and version that `save_state` wrote, possibly on another number of ranks.
 
-        Raises DataError for files that cannot be read or contain NaN or infinite numbers, and LawError for the state of
-        another model, or if this model is asleep or is the frozen base of another handle.
+        Raises DataError for files that cannot be read or contain NaN or infinite numbers (weights may then be loaded in
+        part), and LawError for another model's state, or if this model is asleep or the frozen base of another handle.
         """
         self.version = self._state().load(folder)
 
@@ -232,7 +233,7 @@ class TorchHandle(ABC):
 
     @property
     def asleep(self) -> bool:
-        """Return whether `sleep` has put the model to sleep, and `wake` has not been called since."""
+        """Return whether the model sleeps: whether `sleep` was called, and `wake` was not called since."""
         return self._asleep[0]
 
     def sleep(self) -> None:
@@ -258,7 +259,7 @@ class TorchHandle(ABC):
 
 
 def refuse_settings(running: RoleSettings, engine: str) -> None:
-    """Raise LawError if the engine named `engine` does not support a setting in `running`, or its value.
+    """Raise LawError if the engine named `engine` does not support a setting in `running`, or the setting's value.
 
     Settings with their default values are always accepted.
     """
@@ -280,10 +281,10 @@ def _shown(value: object) -> str:
 
 
 def named_once(model: Any, names: Iterable[str]) -> list[tuple[list[str], Tensor]]:
-    """Return (names, tensor) for each tensor of a model that has at least one of `names`; tied weights are one tensor.
+    """Return (names, tensor) for each parameter or buffer with at least one of `names`; tied weights are one tensor.
 
-    Tensors are parameters and buffers. Each pair has those of the tensor's names that are in `names`. The order is that
-    of the model, which is the same in every process and for every layout.
+    Each pair has those of the tensor's names that are in `names`. Parameters come before buffers, both in the model's
+    order, which is the same in every process and for every layout.
     """
     selected, tensors = {*names}, dict[int, tuple[list[str], "Tensor"]]()
     for name, tensor in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)):

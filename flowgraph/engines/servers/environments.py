@@ -41,7 +41,7 @@ class Environment:
     def digest(self) -> str:
         """Return 16 hexadecimal digits of a hash of the requirements and of this Python's major and minor version.
 
-        An installation with another digest is replaced.
+        `install` replaces an environment that was installed with another digest.
         """
         listed = json.dumps([self.resolved, self.unresolved, sys.version_info[:2]])
         return hashlib.sha256(listed.encode()).hexdigest()[:16]
@@ -55,7 +55,7 @@ def folder_of(environment: Environment, cache: Path) -> Path:
 def installed_packages(environment: Environment, cache: Path) -> dict[str, str]:
     """Return the version of each package of an environment, by name; {} if the environment is not complete in `cache`.
 
-    An environment that was installed from other requirements or for another Python counts as not installed.
+    An environment that was installed from other requirements or for another Python counts as incomplete.
     """
     stamp = folder_of(environment, cache) / STAMP
     try:
@@ -80,9 +80,9 @@ def python_of(environment: Environment, cache: Path) -> Path:
 def install(environment: Environment, cache: Path, *, say: Callable[[str], None]) -> Path:
     """Install an environment with pip into `cache`, unless it is complete there, and return its folder.
 
-    Waits while another process installs it. An incomplete folder is deleted first. `say` gets progress messages. Raises
-    WorkerError, with the last lines of pip's output, if the installation fails, takes more than an hour for a command,
-    or finds no pip.
+    Waits while another process installs the environment. An incomplete folder is deleted first. `say` gets progress
+    messages. Raises WorkerError if a command fails (with the last four lines of its errors) or takes more than an hour,
+    or if this Python has no pip.
     """
     import fcntl
 
@@ -137,8 +137,9 @@ def _run(name: str, command: Sequence[str]) -> str:
 class VersionTraits:
     """The behaviour of one version of an engine.
 
-    `session`: weights by group or memory must come between `begin_weight_update` and `end_weight_update`. `tried`: the
-    kinds of devices on which we ran it. `masks`: it reports which tokens a truncation keeps, and log-probs of these.
+    With `session`, weights by group or memory must come between calls of `begin_weight_update` and `end_weight_update`.
+    `tried` are the kinds of devices on which we ran this version, of "cpu" and "cuda". With `masks`, the server reports
+    which tokens a truncation keeps, and log-probs of these.
     """
 
     session: bool
@@ -174,9 +175,8 @@ class EngineVersions:
     def known(self, version: str, device: str) -> tuple[VersionTraits, str]:
         """Return the traits of a version, and a warning if it is not in the table or was not tried on `device`.
 
-        `device` is "cpu" or "cuda". Without a reason for a warning, the second result is "". A version that is not in
-        the table has the traits of the newest listed version before it. Raises WorkerError if it is older than all
-        listed versions.
+        `device` is "cpu" or "cuda". The warning is "" for a tried version. A version that is not in the table has the
+        traits of the newest listed version before it. Raises WorkerError if all listed versions are newer.
 
         >>> from flowgraph.engines.sglang import SGLANG
         >>> from flowgraph.engines.vllm import VLLM

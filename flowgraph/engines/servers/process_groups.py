@@ -16,8 +16,8 @@ SHARED = Path("/dev/shm")
 def members(leader: int) -> list[Any]:
     """Return the descendants of process `leader` and the other processes of its session, sorted by process id.
 
-    They are `psutil.Process` objects. The leader itself is left out, and may already have ended. A member may have left
-    the leader's process group.
+    The results are `psutil.Process` objects. The leader itself is left out, and may already have ended. A member may
+    have left the leader's process group.
     """
     import psutil
 
@@ -32,9 +32,9 @@ def members(leader: int) -> list[Any]:
 
 
 def kill(leader: int) -> list[Any]:
-    """Kill process `leader`, its process group, and all other `members`, and return these members, in order of id.
+    """Kill process `leader`, its process group and its `members` with SIGKILL; return the members, sorted by id.
 
-    Does not wait until they have ended. Processes that have already ended are ignored.
+    Does not wait until these have ended. Processes that have already ended are ignored.
     """
     import psutil
 
@@ -50,8 +50,8 @@ def kill(leader: int) -> list[Any]:
 def forget_shared_memory(leader: int) -> None:
     """Unlink the files in /dev/shm that process `leader` and its `members` map, so that the system can free them.
 
-    Their memory is freed when the last process that maps it ends; without this, it would remain after a kill. Files
-    that cannot be read or unlinked are ignored.
+    The memory of a file is freed when the last process that maps it ends; without this, it would remain after a kill.
+    Files that cannot be read or unlinked are ignored.
     """
     mapped = {inode for pid in (leader, *(process.pid for process in members(leader))) for inode in _shared(pid)}
     for path in SHARED.iterdir() if mapped else ():

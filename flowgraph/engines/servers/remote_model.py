@@ -57,11 +57,11 @@ DYING_S = 2.0  # how long after a failure a server may be seen to end
 
 
 class RemoteModel(ABC):
-    """A handle on the replicas of one model; `servers` are the replicas that this process started.
+    """A handle on the replicas of one model at `doors`; `servers` are those replicas that this process started.
 
-    Samples must come from weights of `version`. `load` leaves it unchanged, as in every handle; the next version that
-    is set after `load` is sent to the servers. `update_by`, `hold`, `scratch` and `address` say how weights are sent
-    (see `WeightUpdates`). A sample may take `limit_s` seconds.
+    Samples must come from weights of `version`. `load` leaves `version` unchanged, as in every handle; the next version
+    that is set after `load` is sent to the servers. `update_by`, `hold`, `scratch` and `address` define how weights are
+    sent (see `WeightUpdates`); `scratch` is a temporary folder by default. A sample may take `limit_s` seconds.
     """
 
     engine: ClassVar[str]
@@ -85,7 +85,7 @@ class RemoteModel(ABC):
     @staticmethod
     @abstractmethod
     def read(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-        """Return the parsed answer `text` of the server `name`; raise WorkerError if it does not fit `request`."""
+        """Return the answer `text` of server `name`, parsed; raise WorkerError if the text does not fit `request`."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class RemoteModel(ABC):
 
     @version.setter
     def version(self, version: int) -> None:
-        """Set the version that samples must come from; after a `load`, also send it to the servers."""
+        """Set the version that samples must come from; after `load`, also on the servers (WorkerError if it fails)."""
         if self._unstamped and version != self._version:
             self._each(lambda control: control.stamp(str(version)))
         self._version, self._unstamped = version, False
@@ -137,10 +137,10 @@ class RemoteModel(ABC):
     # --------------------------------------------------------------------------------------- samples
 
     async def sample(self, request: SampleRequest) -> Completion:
-        """Generate one sample; requests made in one turn of the event loop are distributed over replicas together.
+        """Return the sample for one request; requests of one turn of the event loop are distributed together.
 
-        A sleeping cache is woken first. The response is cut after the first text of `request.stopping` that it
-        contains.
+        The memory of a sleeping cache is allocated first, as by `wake`. The response is cut after the first text of
+        `request.stopping` in it.
 
         Raises ModelError for a request without a context, with more tokens than the model has positions, or that ends
         at a token id that the model does not have. Raises WorkerError, which names replica and sample, if the replica
@@ -290,24 +290,25 @@ class RemoteModel(ABC):
     def pause(self, hold: Literal["retract", "in_place"] = "retract") -> None:
         """Stop the servers from generating until `resume`; requests wait.
 
-        With "retract", the caches of running requests are dropped and recomputed afterwards; with "in_place", they are
-        kept. Raises WorkerError if a server cannot be paused, as the other control calls do.
+        With "retract", the caches of running requests are dropped and recomputed afterwards; "in_place" keeps them.
+        Raises WorkerError if a server is not reached or refuses.
         """
         self._each(lambda control: control.post("/pause_generation", mode=hold))
 
     def resume(self) -> None:
-        """Let the servers generate again after `pause`; raise WorkerError if one refuses."""
+        """Let the servers generate again after `pause`; raise WorkerError if a server is not reached or refuses."""
         self._each(lambda control: control.post("/continue_generation"))
 
     def abort(self) -> None:
-        """Abort all requests that run on the servers; `sample` then raises WorkerError for each of them."""
+        """Abort all requests that run on the servers; `sample` then raises WorkerError for each aborted request."""
         self._each(lambda control: control.post("/abort_request", rid="", abort_all=True))
 
     def sleep(self, tags: Sequence[Tag] = ("kv_cache", "weights")) -> None:
-        """Release the servers' device memory for `tags`, once the servers are idle; released tags are ignored.
+        """Release the servers' device memory for `tags`; tags that are already released are ignored.
 
-        Released weights are lost, and must be loaded again, unless the servers keep a copy. On a CPU, and on servers
-        that were started without `sleeps`, no memory is released. Raises WorkerError if a server refuses.
+        No request may be running. Released weights are lost, and must be loaded again, unless the servers keep a copy.
+        On a CPU, and on servers that were started without `sleeps`, no memory is released. Raises WorkerError if a
+        server is not reached or refuses.
         """
         leaving = [tag for tag in tags if tag not in self._asleep]
         if leaving:
@@ -318,7 +319,7 @@ class RemoteModel(ABC):
         """Allocate the servers' device memory for `tags` again; tags that are not released are ignored.
 
         By default, only the memory of weights is allocated, so that weights can be loaded before the cache takes its
-        memory; the next `sample` allocates the cache. Raises WorkerError if a server refuses.
+        memory; the next `sample` allocates the cache. Raises WorkerError if a server is not reached or refuses.
         """
         coming: list[Tag] = [tag for tag in tags if tag in self._asleep]
         if coming:
@@ -334,7 +335,7 @@ class RemoteModel(ABC):
         """Allocate the servers' device memory for these tags again."""
 
     def close(self) -> None:
-        """Close the transport of weight updates: its process group and its files; the servers continue to run."""
+        """Release the process group or the files of weight updates; the servers continue to run."""
         self._updates.close()
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
@@ -386,7 +387,6 @@ def _settle(future: asyncio.Future[Completion], task: asyncio.Task[Completion]) 
 
 
 def _cancel(task: asyncio.Task[Completion], future: asyncio.Future[Completion]) -> None:
-    """Cancel the request of a future that was cancelled, which closes its connection to the server."""
     if future.cancelled():
         task.cancel()
 

@@ -13,7 +13,7 @@ MAX_PROMPTS = 65536  # whose replica is remembered; beyond this it is chosen ane
 class Router:
     """Distributes requests over `replicas` replicas, numbered from 0; a request is open until `done`.
 
-    `under_way` counts the open tokens of each replica.
+    `under_way` has, for each replica, the sum of `max_request_tokens` over its open requests.
     """
 
     def __init__(self, replicas: int) -> None:
@@ -23,9 +23,9 @@ class Router:
     def deal(self, requests: Sequence[SampleRequest]) -> list[int]:
         """Return the index of the replica for each request, and count the requests as open.
 
-        All samples of a prompt go to one replica, also those of later calls, until more than 65,536 prompts are
-        remembered; then all are forgotten. New prompts are assigned in descending order of their tokens, each to the
-        replica with the fewest open tokens, the first if several have equally few.
+        All samples of a prompt go to one replica, also in later calls; a call that finds more than 65,536 remembered
+        prompts forgets these first. Prompts are assigned in descending order of their tokens in this call, a new one to
+        the replica with the fewest open tokens, the first if several have equally few.
 
         >>> requests = [SampleRequest((1,) * size, size, 0, 10, 1.0, Key()) for size in (5, 30, 5, 20)]
         >>> router = Router(2)

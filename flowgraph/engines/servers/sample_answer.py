@@ -24,13 +24,13 @@ UNCHANGED: dict[str, float | int] = {
 
 
 def refuse_other_distribution(request: SampleRequest, engine: EngineCapabilities) -> None:
-    """Raise WorkerError if an engine would sample from another distribution than the settings of a request define."""
+    """Raise WorkerError if an engine would sample with the settings of a request differently from `local`."""
     if settings := engine.other_distribution(request.reshaped()):
         raise WorkerError(f"the engine `{engine.name}` does not sample with {settings}, as `local` does")
 
 
 def sample_seed(request: SampleRequest) -> int:
-    """Return the random seed of a sample: 63 bits that depend only on its key, prompt and sample number."""
+    """Return the random seed of a sample, from 0 to 2⁶³ - 1; it depends only on key, prompt and sample number."""
     return request.key.bits(request.prompt, request.sample)[0] >> 1
 
 
@@ -66,7 +66,8 @@ class SampleAnswer(BaseModel):
     def logprobs(self) -> tuple[float, ...]:
         """Return the log-prob of each token in nats, under the distribution from which the token was sampled.
 
-        This is the truncated distribution if the server reports it. Values that rounding has made positive become 0.
+        If the server reports no log-probs of a truncated distribution, those of the whole distribution are returned.
+        Values that rounding has made positive become 0.
         """
         meta = self.meta_info
         whole = [logprob for logprob, _, _ in meta.output_token_logprobs]
@@ -97,9 +98,9 @@ def read_answer(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
     """Return the parsed and checked answer `text` of the server `name` to a request for a sample.
 
     Raises WorkerError, which names the server and the fault, for an unusable answer: if it has another form; if it has
-    no tokens, or more than `max_tokens`; if its log-probs belong to other tokens, or lack those of a truncated
-    distribution; if it ended for another reason than an end token or `max_tokens`, or was cut off earlier; or if its
-    spans of versions contradict its tokens.
+    no tokens, or more than `max_tokens`; if its log-probs belong to other tokens, or log-probs of the truncated
+    distribution are missing; if it ended for another reason than an end token or `max_tokens`, or was cut off earlier;
+    or if its spans of versions contradict its tokens.
     """
     answer = parse_answer(SampleAnswer, name, text)
     if why := _fault(answer, request):

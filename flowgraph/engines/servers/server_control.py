@@ -63,25 +63,25 @@ class ServerControl:
     def get(self, path: str) -> dict[str, Any]:
         """Return the JSON answer to a GET request on `path`, which is sent with the key for samples.
 
-        A list or null is returned as {"value": …}, an empty answer as {}. Raises WorkerError as all calls do, and for
-        an answer of another kind.
+        A list or null is returned as {"value": …}, an empty answer as {}. Raises WorkerError for any other answer, and
+        if the server is not reached, refuses, or takes too long.
         """
         return self._object(path, self._send("GET", path, headers=bearer(self.door.key)))
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
         """Send `body` as JSON in a POST request to `path`, and return the JSON answer.
 
-        A list or null is returned as {"value": …}, an empty answer as {}. Raises WorkerError as all calls do, and for
-        an answer of another kind.
+        A list or null is returned as {"value": …}, an empty answer as {}. Raises WorkerError for any other answer, and
+        if the server is not reached, refuses, or takes too long.
         """
         return self._object(path, self._send("POST", path, body))
 
     def flush(self) -> bool:
-        """Empty the server's cache, and return whether it did so: a server that is not idle refuses (status 400)."""
+        """Empty the server's cache, and return whether it was emptied: a busy server refuses, with status 400."""
         return self._send("POST", "/flush_cache", {}, may_refuse=True).status_code == 200
 
     def version(self) -> str:
-        """Return the version of the weights that the server reports with samples; "None" if it reports none."""
+        """Return the weights' version that the server reports with samples, or "None"; raises as `get` does."""
         return str(self.get("/model_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:

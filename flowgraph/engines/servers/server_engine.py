@@ -153,13 +153,14 @@ class ServerEngine(ABC):
         """Start one server on a model's folder, wait until it is ready, and return it.
 
         `version` is the version of the folder's weights. On a CPU, the server runs in the engine's environment in
-        `cache`; on GPUs, in this Python, on the devices `gpus`. It listens on `host` only, by default on a free port,
-        and requires new random keys. If a free port is taken by another process meanwhile, it is started again, up to
-        three times in all. `begun` is called with the process id of each server as soon as it is started, and `say`
-        with a warning about the engine's version.
+        `cache` (see `interpreter`); on GPUs, in this Python, on the devices `gpus`. It listens on `host` only, by
+        default on a free port, and requires new random keys. If another process takes the free port meanwhile, the
+        server is started again, up to three times in all. `begun` is called with the process id of each server as soon
+        as it is started, and `say` with a warning about the engine's version.
 
-        Raises WorkerError if the engine is not installed or too old, and, with the end of the log, if the server ends
-        or is not ready within `limit_s` seconds. Raises ModelError if the folder has no valid config.json.
+        Raises WorkerError if the engine is not installed or too old, if `port` is taken, and, with the end of the log,
+        if the server ends or is not ready within `limit_s` seconds; ModelError if the folder has no valid config.json;
+        OSError if the log cannot be written.
         """
         config = read_config(folder)
         python = self.interpreter(device, cache)
@@ -231,11 +232,11 @@ class ServerEngine(ABC):
         stamp: bool = False,
         say: Say = _ignore,
     ) -> ServerAddress:
-        """Return the address and properties of a running server at `url`; with `stamp`, its weights become version 0.
+        """Return the address and properties of a running server at `url`; with `stamp`, set its weights' version to 0.
 
-        `key` and `admin_key` are the server's keys, and `say` gets a warning about its version. Raises WorkerError if
-        the server is not reached within `limit_s` seconds, refuses the keys, is too old, or lacks the calls that
-        updates need.
+        `key` and `admin_key` are the server's keys, `name` is its name in errors (by default `url`), and `say` gets a
+        warning about its version. Raises WorkerError if the server is not reached within `limit_s` seconds, refuses the
+        keys, is too old, or lacks the calls that are made here.
         """
         door = ServerAddress(url=url.rstrip("/"), name=name or url, version="", key=key, admin_key=admin_key)
         with self.model.control(door, limit_s) as control:
@@ -254,8 +255,8 @@ class ServerEngine(ABC):
     def interpreter(self, device: Device, cache: Path | None) -> Path:
         """Return the path of the Python that runs a server: on a CPU that of the engine's environment, else this one.
 
-        The environment is in `cache`, or in the user's cache folder if it is None. Raises WorkerError if the engine is
-        not installed there.
+        The environment is in `cache`, or, if `cache` is None, in the user's cache folder. Raises WorkerError if the
+        engine is not installed in that environment, or in this Python.
         """
         if device == "cpu":
             home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flowgraph"
@@ -267,7 +268,7 @@ class ServerEngine(ABC):
     def version_of(self, python: Path) -> str:
         """Return the version of the engine in the Python at `python`, without a local part such as "+cpu".
 
-        Raises WorkerError if the engine is not installed there.
+        Raises WorkerError if the engine is not installed there, and subprocess.TimeoutExpired after 60 seconds.
         """
         command = [str(python), "-c", _PRINT_VERSION, *self.packages]
         output = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -281,8 +282,8 @@ class ServerEngine(ABC):
     ) -> dict[str, str]:
         """Return the environment variables of a server's processes by name; they contain no keys.
 
-        `ours` are the variables of this process; those that belong to a training process are left out. Those for
-        threads, devices, the network and the engine are added.
+        `ours` are the variables of this process; those that belong to a training process are left out. Variables for
+        threads, devices (`gpus`), the network (`host`) and the engine are added.
         """
         threads = str(serving.threads)
         variables = {name: value for name, value in ours.items() if name not in NOT_INHERITED}
@@ -300,10 +301,10 @@ class ServerEngine(ABC):
     def start(
         self, folder: Path, post: ServerPlace, *, seed: int, threads: int, keeps: bool = False, **options: Any
     ) -> ServerProcess:
-        """Start one replica of a role on a model's folder with the settings of the plan, wait for it, and return it.
+        """Start one replica of a role on a model's folder with the plan's settings, wait until it is ready, return it.
 
-        `post` gives the replica's role, devices, name and host. `keeps` is as in `ServerSettings`. `options` are
-        further arguments of `serve`; raises its errors.
+        `post` has the replica's home in the plan, devices, name and host. `seed`, `threads` and `keeps` are as in
+        `ServerSettings`. `options` are further arguments of `serve`, whose errors are raised.
         """
         running = post.home.running
         serving = ServerSettings(
@@ -329,7 +330,7 @@ class ServerEngine(ABC):
         shared: bool,
         limit_s: float,
     ) -> RemoteModel:
-        """Return a handle on the model whose replicas are at `doors`.
+        """Return a handle that samples from a model's replicas at `doors`, and can send new weights to the replicas.
 
         `home` is the model's place in the plan, `servers` are the replicas that this process started, and `scratch` is
         the folder for weights by disk. `shared` means that sender and replicas share their devices. A sample may take
@@ -347,5 +348,5 @@ class ServerEngine(ABC):
         return self.model.updates(doors, by=self.weights_by(home, shared=shared), scratch=scratch)
 
     def weights_by(self, home: Home, *, shared: bool) -> By:
-        """Return the transport of weights to the replicas of `home`: that of the plan, or else `way(…)`."""
+        """Return the transport of weights to the replicas of `home`: the plan's, or else the default, `way`."""
         return home.running.weights_by or self.way(home.layout.tensor, shared=shared)

@@ -29,10 +29,10 @@ POLL_S = 0.1
 class ServerAddress:
     """The address and properties of one running server; it can be sent between processes.
 
-    `version` is the version of the engine, `folder` the model's folder, `precision` the dtype of its weights ("" if
-    unknown), `tensor` the number of devices over which it is split. `sleeps` means that it can release memory, `keeps`
-    that its weights are restored after that, `session` that updates must be announced and closed, `tried` that we ran
-    this version on this kind of device. The keys are secret and not shown by `repr`.
+    `version` is the engine's version, `folder` the model's folder, `precision` the weights' dtype ("" if unknown), and
+    `tensor` the number of devices over which the model is split. `sleeps` means that the server can release memory,
+    `keeps` that its weights are restored afterwards, `session` that updates must be announced and closed, `tried` that
+    we ran this version on this kind of device. The keys are secret and not shown by `repr`.
     """
 
     url: str
@@ -71,8 +71,7 @@ class ServerProcess:
     def check_stopped(self) -> None:
         """Raise WorkerError if a process of the server's group is stopped by a signal, such as SIGSTOP.
 
-        A process counts as stopped if calls over more than 4 seconds find it stopped each time, so one call never
-        raises.
+        A process counts as stopped if all calls over more than 4 seconds find it stopped: the first call never raises.
         """
         import psutil
 
@@ -86,7 +85,7 @@ class ServerProcess:
         self._stopped = stopped
 
     def close(self) -> None:
-        """Kill the server and all processes of its group, and wait until they have ended; may be called again."""
+        """Kill the server and its whole group as `end_group` does, and wait for their end; later calls do nothing."""
         self._ended()
 
     def __enter__(self) -> Self:
@@ -130,7 +129,7 @@ def await_ready(
     secrets: Sequence[str],
     limit_s: float,
 ) -> None:
-    """Wait until `ready()` is true, which is called every 0.1 seconds.
+    """Wait until `ready()` returns true; it is called again 0.1 seconds after each other result.
 
     Raises WorkerError if the process ends or `limit_s` seconds pass before that. The error names the server `name`, and
     has the last lines of `log`, with `secrets` masked.
@@ -162,7 +161,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def describe_exit(process: subprocess.Popen[bytes]) -> str:
-    """Return how a process ended, such as "killed by SIGKILL" or "exit status 1"; else "it is running"."""
+    """Return how a process ended, such as "killed by SIGKILL" or "exit status 1"; "it is running" before its end."""
     code = process.poll()
     if code is None:
         return "it is running"
@@ -189,8 +188,8 @@ def reserve_port(host: str, port: int, name: str) -> socket.socket:
     """Return a socket that reserves a port on address `host` without listening; port 0 reserves any free one.
 
     Until the socket is closed, the system gives the port to no other process, but a server that sets SO_REUSEADDR, as
-    those of asyncio do, can listen on it. Raises WorkerError, which names the server `name`, if the port cannot be
-    bound, for example because it is taken.
+    servers of asyncio do, can listen on the port. Raises WorkerError, which names the server `name`, if the port cannot
+    be bound, for example because it is taken.
     """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:

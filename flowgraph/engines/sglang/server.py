@@ -25,7 +25,7 @@ def shared_cores(cores: Sequence[int], ranks: int) -> str:
     """Return CPU cores divided among ranks, as text for SGLang's variable `SGLANG_CPU_OMP_THREADS_BIND`.
 
     Each rank gets the same number of cores; remaining cores are unused. If there are fewer cores than ranks, several
-    ranks get the same core. Without this variable, SGLang requires a NUMA node for each rank.
+    ranks get the same core.
 
     >>> shared_cores([0, 1, 2, 5, 6], 2), shared_cores([3], 2)
     ('0,1|2,5', '3|3')
@@ -38,11 +38,11 @@ def shared_cores(cores: Sequence[int], ranks: int) -> str:
 def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None = None) -> dict[str, Any]:
     """Return the JSON body of a `/generate` request for one sample, with token ids as input and output.
 
-    `ends` are the token ids that end the response; SGLang ignores them if the request has `ignore_eos`. `vocabulary` is
-    the number of the model's token ids; None means 4096. With a truncation, it is the default and the largest value of
-    `top_k`, which must be finite for SGLang to return log-probs of the truncated distribution. The server uses
-    `sampling_seed` only if it was started with `repeatable`. Raises WorkerError for settings that SGLang applies
-    differently from the engine `local`.
+    `ends` are the token ids that end the response; SGLang ignores these if the request has `ignore_eos`. `vocabulary`
+    is the number of the model's token ids; None means 4096. If the request has a truncation, `vocabulary` is the
+    default and the largest value of `top_k`, which must be finite for SGLang to return log-probs of the truncated
+    distribution. The server uses `sampling_seed` only if it was started with `repeatable`. Raises WorkerError for
+    settings that SGLang applies differently from the engine `local`.
     """
     refuse_other_distribution(request, ENGINE)
     changes: dict[str, Any] = request.reshaped()
@@ -98,7 +98,8 @@ class Sglang(ServerEngine):
     ) -> list[str]:
         """Return the command-line arguments of a server, without address and keys.
 
-        On a CPU, the default limits are 10% of the machine's memory and 16,384 cached tokens.
+        `config` is the model's config.json, and `version` the version of the weights in `folder`. On a CPU, the default
+        limits are 10% of the machine's memory and 16,384 cached tokens.
         """
         options: dict[str, object] = {
             "--model-path": folder,
@@ -131,9 +132,9 @@ class Sglang(ServerEngine):
         return ["--skip-tokenizer-init", *on, *(str(part) for pair in options.items() for part in pair)]
 
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Return the environment variables by name that only SGLang needs.
+        """Return the environment variables by name that only SGLang needs; `host` is not used.
 
-        On a CPU, several ranks get shares of this process's cores, unless `SGLANG_CPU_OMP_THREADS_BIND` is set.
+        On a CPU, several ranks divide this process's cores, unless `SGLANG_CPU_OMP_THREADS_BIND` is set here.
         """
         variables = {
             "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # else each health check takes a second
@@ -146,7 +147,7 @@ class Sglang(ServerEngine):
         return variables
 
     def about(self, control: ServerControl) -> dict[str, Any]:
-        """Return a running server's properties, as fields of `ServerAddress`; raise WorkerError without an answer."""
+        """Return a running server's properties by `ServerAddress` field; raise WorkerError if it does not answer."""
         info = control.get("/server_info")
         return {
             "version": str(info.get("version", "")),

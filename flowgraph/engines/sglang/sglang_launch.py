@@ -30,7 +30,7 @@ LOOK_S = 1.0  # between two checks that the parent lives
 
 
 def mask_secrets(*secrets: str) -> None:
-    """Replace `secrets` by `***` in all later log messages of this process; SGLang logs all of its settings."""
+    """Patch `logging` to replace `secrets` by `***` in all later messages of this process: SGLang logs its settings."""
     factory = logging.getLogRecordFactory()
 
     def masked(*arguments: Any, **options: Any) -> logging.LogRecord:
@@ -128,8 +128,7 @@ def end_when_parent_ends(parent: int) -> None:
 def end_with_parent() -> None:
     """Start a thread that kills this process group when the parent process ends.
 
-    It is for processes that a server spawns: the server's first process may be killed alone, as Ray does with the
-    children of a worker.
+    It is for processes that a server spawns: the server's first process may be killed alone, for example by Ray.
     """
     parent = os.getppid()
 
@@ -142,7 +141,7 @@ def end_with_parent() -> None:
 
 
 def end_group() -> None:
-    """Unlink the shared memory of this process group, and kill the group; does not return."""
+    """Unlink the files in /dev/shm that this process group maps, and kill the group with SIGKILL; does not return."""
     mapped = {inode for folder in Path("/proc").glob("[0-9]*") for inode in shared_memory(int(folder.name))}
     for file in Path("/dev/shm").iterdir() if mapped else ():
         with contextlib.suppress(OSError):
@@ -167,9 +166,9 @@ def shared_memory(pid: int) -> set[int]:
 
 
 def read_line() -> bytes:
-    """Return the first line of the standard input, as bytes with its newline; nothing may be sent after it.
+    """Return the first line of the standard input, as bytes with its newline; blocks until it has been sent.
 
-    Exits with an error message if the input ends before the newline.
+    Nothing may be sent directly after the line. Exits the process with a message if the input ends before the newline.
     """
     line = b""
     while not line.endswith(b"\n"):

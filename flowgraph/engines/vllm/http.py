@@ -42,28 +42,28 @@ class VllmControl(ServerControl):
     """
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
-        """Send a control call that is addressed by SGLang's path, and return vLLM's answer; {} if it is empty.
+        """Send the control call that SGLang has at `path` to vLLM, and return the answer; {} if it is empty.
 
-        Calls about weights go to every worker: the answer is that of the first worker, with the answers of all in
-        "ranks". Raises WorkerError if the server or a worker cannot execute the call.
+        Calls about weights go to every worker: the result is the first worker's answer, with the answers of all workers
+        as "ranks". Raises WorkerError if the server or a worker cannot execute the call.
         """
         if path == "/pause_generation":
             return self.call(*_PAUSES[body["mode"]])
         return self.call(_CALLS[path]) if path in _CALLS else self._call_workers(path, body)
 
     def call(self, *paths: str, **body: Any) -> dict[str, Any]:
-        """Send `body` to each of vLLM's `paths`, in order, and return the last answer; stop at a WorkerError."""
+        """Send `body` to each of vLLM's `paths`, in order, and return the last answer; raise the first WorkerError."""
         answer = dict[str, Any]()
         for path in paths:
             answer = self._object(path, self._send("POST", path, body))
         return answer
 
     def flush(self) -> bool:
-        """Empty the server's prefix cache, and return whether it was emptied: a server that is not idle refuses."""
+        """Empty the server's prefix cache, and return whether it was emptied; False if the server is not idle."""
         return self.call("/reset_prefix_cache").get("success") is True
 
     def version(self) -> str:
-        """Return the version of the weights that the server reports with samples; "None" if it reports none."""
+        """Return the weights' version that the server reports with samples, or "None"; raises as `get` does."""
         return str(self.get("/weight_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:

@@ -42,7 +42,7 @@ class ByCall(ByMemory):
 
 
 class VllmUpdates(WeightUpdates):
-    """Updates of the same vLLM servers, one after another."""
+    """Weight updates of vLLM servers, one after another; "memory" sends weights inside HTTP calls (`ByCall`)."""
 
     control = VllmControl
     memory = ByCall
@@ -89,8 +89,8 @@ class Vllm(ServerEngine):
     ) -> list[str]:
         """Return the command-line arguments of a server, without address and keys.
 
-        `version` is not used, because `ready` sends it. On a CPU without `cache_share`, the cache has 16,384 tokens by
-        default.
+        `config` is the model's config.json; `version` is not used, because `ready` sends it. On a CPU without
+        `cache_share`, the cache has 16,384 tokens by default, and KeyError is raised as by `token_bytes`.
         """
         options: dict[str, object] = {
             "--dtype": serving.precision,

@@ -42,8 +42,8 @@ class Weights:
     """Mixin for vLLM's worker that loads weights in buckets, by the names in the model's files.
 
     Each method returns a dictionary, which is {"failed": text} after an error. Buckets come between `begin` and `end`.
-    A worker records a checksum of each tensor that it gets: of the whole tensor on a CPU, and elsewhere, for a matrix,
-    of its first row. The engine's own weights are packed for its kernels, so they cannot be compared.
+    A worker records a checksum of each tensor that it gets: on a CPU of the whole tensor, on a GPU of a matrix's first
+    row only. The engine packs its own weights for its kernels, so these cannot be compared.
     """
 
     rank: int
@@ -97,8 +97,8 @@ class Weights:
     ) -> None:
         """Join the sender's process group `group_name`, in addition to the groups of vLLM.
 
-        Its store is at `master_address` and `master_port`. This worker's rank in it is `rank_offset` plus its rank in
-        the server. Fails if the members do not meet within 30 seconds.
+        The group has `world_size` members, and its store is at `master_address` and `master_port`. The rank of this
+        worker there is `rank_offset` plus its rank in the server. Fails if the members do not meet within 30 seconds.
         """
         import torch.distributed
         import torch.distributed.distributed_c10d as c10d
@@ -118,7 +118,7 @@ class Weights:
     def flowgraph_update_weights_from_distributed(
         self, names: Sequence[str], dtypes: Sequence[str], shapes: Sequence[Sequence[int]], group_name: str, **_: Any
     ) -> None:
-        """Receive weights with these names, dtypes and shapes, in order, from rank 0 of the group, and load them."""
+        """Receive tensors with these names, dtypes and shapes, in order, from rank 0 of the group, and load them."""
         import torch
         import torch.distributed
 
@@ -202,8 +202,8 @@ def join_parts(
     """Return the engine's name for a tensor, and the tensor joined with the others that the engine stores with it.
 
     Tensors are concatenated in the first dimension, in the order of `table`, which lists the parts of each joined
-    tensor. `waiting` is changed: it stores the parts that have arrived; until the last part has, the second result is
-    None. A tensor that is not joined is returned unchanged.
+    tensor. `waiting` is changed: it stores the parts that have arrived. The second result is None until the last part
+    arrives. A tensor that is not joined is returned with its own name.
     """
     import torch
 

@@ -32,7 +32,10 @@ NUMBERS = 64  # of a row that is compared
 
 
 class WeightChecks:
-    """The expected checksums and sample rows of one weight update, by the tensor names of the servers at `doors`."""
+    """The expected checksums and sample rows of one weight update, by the tensor names of the servers at `doors`.
+
+    Raises ModelError if the servers' model folder can be read but has invalid weight files.
+    """
 
     def __init__(self, doors: Sequence[ServerAddress]) -> None:
         # The model's shapes as the servers' folder has them; {} if this process cannot read it.
@@ -53,8 +56,8 @@ class WeightChecks:
         """Yield `weights` unchanged, and record the checksums and rows that `compare` needs.
 
         Raises WorkerError for a name or shape that the servers' model does not have, since loading it may end a server,
-        and after the last tensor if some were not sent. Names and shapes are not checked if this process cannot read
-        the servers' model folder.
+        and after the last tensor if some were not sent; `lm_head.weight` may be unknown or missing. Names and shapes
+        are not checked if this process cannot read the servers' model folder.
         """
         missing = self._shapes.keys() - TIED
         for name, tensor in weights:
@@ -81,9 +84,9 @@ class WeightChecks:
     def compare(self, controls: Sequence[ServerControl]) -> None:
         """Raise WorkerError if a server has other weights than `watch` recorded, or if two replicas differ.
 
-        Replicas with the same tensor-parallel degree are compared with the first. The error names the server and up to
-        three tensors. Also raises WorkerError if a server cannot be asked, or if all of its names for weights are
-        unknown.
+        Replicas with the tensor-parallel degree of the first are compared with the first. The error names the servers
+        and up to three wrong tensors. Also raises WorkerError if a server cannot be asked, or, where whole tensors are
+        compared, if a server knows none of the recorded names.
         """
         checksums = [_checksums(control) for control in controls]
         for control, sums in zip(controls, checksums, strict=True):

@@ -55,7 +55,7 @@ class WeightTransport(ABC):
 
     @abstractmethod
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Send the staged weights to the paused servers; raise WorkerError if a server does not take them."""
+        """Send the staged weights to the paused servers; raise WorkerError if a server does not load them."""
 
     def close(self, controls: Sequence[ServerControl]) -> None:
         """Release everything that the transport has allocated, here and on the servers."""
@@ -134,7 +134,7 @@ class ByDisk(WeightTransport):
             raise WorkerError(f"weights cannot be written for an update: {error}", where=str(self._scratch)) from None
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Let every server load the folder, and then delete it; raise WorkerError if a server cannot load it."""
+        """Let every server load the folder, then delete the folder; raise WorkerError if a server cannot load it."""
         try:
             path = str(self._folder.resolve())
             call_all(controls, lambda c: c.post("/update_weights_from_disk", model_path=path, flush_cache=False))
@@ -154,12 +154,12 @@ def cpu_copies(bucket: Bucket) -> dict[str, Tensor]:
 
 
 class ByMemory(WeightTransport):
-    """Sends weights through the memory of this machine: as CUDA handles on a GPU, or inside the call on a CPU."""
+    """Sends weights to servers on this machine: as handles of GPU memory, or on a CPU inside the HTTP call."""
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
         """Send each bucket to every server, which copies the tensors before it answers.
 
-        Raises WorkerError if a server has more than one device, or does not take a bucket.
+        Raises WorkerError if a server has more than one device, or does not load a bucket.
         """
         for door in (control.door for control in controls):
             if door.tensor > 1:
@@ -177,8 +177,8 @@ class ByMemory(WeightTransport):
 def serialize_bucket(bucket: Bucket, device: str) -> tuple[str, Bucket]:
     """Return a bucket as base 64 text in SGLang's format, and the tensors that must stay alive until it is copied.
 
-    The format is a pickle; SGLang accepts nothing but tensors in it. For `device` "cpu", the text contains the numbers,
-    and the second result is empty. For another device, the text contains handles of GPU memory.
+    The format is a pickle of names and tensors. For `device` "cpu", the text contains the numbers, and the second
+    result is empty. For another device, it contains handles of GPU memory, and SGLang must be installed in this Python.
     """
     import pickle  # noqa: TID251 - only written here: no pickle is read
 
@@ -196,7 +196,8 @@ def serialize_bucket(bucket: Bucket, device: str) -> tuple[str, Bucket]:
 class ByGroup(WeightTransport):
     """Broadcasts weights in a process group of this process and all devices of the servers.
 
-    The group remains open from one update to the next. A broadcast may take `limit_s` seconds.
+    The group's store listens at `address`, an address of this machine. The group remains open from one update to the
+    next. A broadcast may take `limit_s` seconds.
     """
 
     def __init__(self, address: str, limit_s: float) -> None:
@@ -303,7 +304,6 @@ def _join_as_first(store: Any, world: int, name: str, backend: str, limit: timed
 
 @contextlib.contextmanager
 def _on_loopback(address: str) -> Generator[None]:
-    """Make gloo listen only on loopback inside the `with` block, if `address` is the loopback address."""
     name = "GLOO_SOCKET_IFNAME"
     if address != LOOPBACK or name in os.environ or not Path("/sys/class/net/lo").exists():
         yield

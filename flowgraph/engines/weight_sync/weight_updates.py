@@ -46,7 +46,8 @@ class WeightUpdates:
     `by` is the transport: a folder in `scratch` that the servers can read, a process group at `address`, or memory of
     this machine. `hold` selects how servers pause: "idle" waits until they are idle; "retract" pauses at once, and the
     caches of running requests are recomputed; "in_place" pauses at once, and running requests continue with caches of
-    the old weights, which later requests of the same prompts use too. Each call may take `limit_s` seconds.
+    the old weights, which later requests of the same prompts use too. Each call may take `limit_s` seconds. Raises
+    WorkerError for "disk" without `scratch`.
     """
 
     control: ClassVar[type[ServerControl]] = ServerControl
@@ -77,9 +78,10 @@ class WeightUpdates:
     def send(self, weights: Weights, version: int) -> None:
         """Replace the weights of every server by `weights`, and set the version that servers report to `version`.
 
-        Servers are paused during the update. Raises WorkerError if weights do not fit or cannot be written, or if a
-        server is not reached, refuses, takes too long, or has other weights afterwards. After an error during the
-        pause, the servers that still answer report the version INCOMPLETE, and resume.
+        Servers are paused during the update, and resume afterwards, also after an error. If an error occurs when all
+        are paused, the servers that still answer report the version INCOMPLETE. Raises WorkerError if weights do not
+        fit or cannot be written, or if a server is not reached, refuses, takes too long, or has other weights
+        afterwards; and ModelError as `WeightChecks` does.
         """
         checks = WeightChecks(self.doors)
         with self._controls() as controls:
@@ -116,7 +118,6 @@ class WeightUpdates:
 
 
 def _own_address(doors: Sequence[ServerAddress]) -> str:
-    """Return the address of this machine that the servers can reach; loopback if all of them are on this machine."""
     import socket
 
     for url in (urlsplit(door.url) for door in doors):
