@@ -311,7 +311,7 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def lacks_truth(cls, rule: str, value: str, row: str) -> RuleError:
-        """Return the error for a row without the ground truth that its rule needs; `value` is the text of what it has."""
+        """Return the error for a row without the ground truth that its rule needs; `value` is what it has instead."""
         what = f"rule `{rule}` compares with `ground_truth`, which is {value} in {row}"
         return cls(what, hint="give the row an answer, or leave it out: without one any score of it is wrong")
 
