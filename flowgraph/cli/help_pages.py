@@ -105,7 +105,7 @@ class Commands(TyperGroup):
 
 
 def show_version(flag: bool) -> None:
-    """If `flag` is set, print the installed version, or "unknown" if there is none, and raise `typer.Exit`."""
+    """Print the installed version, or "unknown" if there is none, and raise `typer.Exit`; do nothing without `flag`."""
     if flag:
         try:
             say(f"flowgraph {version('flowgraph')}")

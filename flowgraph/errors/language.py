@@ -235,7 +235,7 @@ class UserCodeError(FlowError, RuntimeError):
 
     @classmethod
     def shadows(cls, path: str, name: str) -> UserCodeError:
-        """Return the error for a user's file that has the name of one of our packages, and so hides it."""
+        """Return the error for a user's file that has the name of one of flowgraph's packages, and so hides it."""
         what = f"this file hides flowgraph's package `{name}` from every import of it"
         return cls(what, where=path, hint=f"rename it, for example to my_{name}.py")
 

@@ -145,7 +145,7 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Curves:
-    """A run's metrics over its steps."""
+    """A run's metrics over its steps, one series each; `about` describes them in sentences."""
 
     title: str
     series: tuple[Series, ...]

@@ -96,7 +96,7 @@ def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
 
 
 def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
-    """Return the bars of a lane sorted by start, each with the row, from 0, in which it is drawn.
+    """Return the bars of a lane sorted by start, then by end, each with the row, from 0, in which it is drawn.
 
     Overlapping bars are in different rows, each in the lowest free one; without overlaps, every row is 0.
 
