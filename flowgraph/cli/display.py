@@ -47,9 +47,7 @@ _SELECTORS = re.compile("[\ufe00-\ufe0f]")  # they make some characters wider th
 
 @dataclass(frozen=True)
 class _Shown:
-    """A sample response, and the step that it is of, from 1."""
-
-    step: int
+    step: int  # of the sample, from 1
     sample: SampledResponse
 
 

@@ -385,7 +385,7 @@ Fields = dict[str, Any]
 def takes(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds options of a request to a command, and passes their values as its first argument.
 
-    The decorator raises KeyError for a name that is no option.
+    The decorator raises KeyError for an unknown name.
 
     Args:
         names: all options in the order of `--help`, including the command's own parameters: a field of a request, or
