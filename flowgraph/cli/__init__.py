@@ -15,8 +15,8 @@ LONGEST_SHOWN = 200  # characters of a path
 def main() -> None:
     """Run the command in the arguments of this process, and exit with the command's exit code.
 
-    A FlowError, and an OSError with a path, are printed to stderr. An interrupt exits with 130, a closed pipe with 0.
-    Other exceptions are raised.
+    A FlowError is printed to stderr and gives its own exit code; an OSError with a path is printed too and gives 1. An
+    interrupt gives 130, a closed pipe 0. Other exceptions are raised.
     """
     from flowgraph.cli.application import run_command
     from flowgraph.flows.flow_files import refuse_shadowed_packages

@@ -80,7 +80,7 @@ for section, members in SECTIONS.items():
 def run_command() -> int:
     """Run the command in the arguments of this process, and return its exit code; 130 if the user aborted it.
 
-    A fault in the command line is printed to stderr. Other errors are raised.
+    A fault in the command line is printed to stderr, and the exit code is 2. Other errors are raised.
     """
     try:
         code = commands(standalone_mode=False)

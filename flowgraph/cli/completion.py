@@ -40,13 +40,12 @@ def _offered(names: Iterator[str], incomplete: str) -> list[str]:
 
 
 def _merged(*offers: list[str]) -> list[str]:
-    """Return several offers as one; a folder that is offered itself is not offered as the way to others."""
     names = dict.fromkeys(name for offer in offers for name in offer)
     return [name for name in names if not (name.endswith("/") and name[:-1] in names)]
 
 
 def one_of(*names: str) -> Completer:
-    """Return a completer: a function that returns those of `names` that begin with an incomplete text.
+    """Return a completer: a function that returns those of `names` that begin with its argument, an incomplete text.
 
     >>> one_of("local", "ray")("l")
     ['local']
@@ -81,7 +80,7 @@ def named_flows(incomplete: str) -> list[str]:
 
 
 def flows(incomplete: str) -> list[str]:
-    """Return the names of flows, then the Python files that seem to define a flow, that begin with `incomplete`.
+    """Return the names of flows, then the Python files with `@flow` in the first 64 KiB, that begin with `incomplete`.
 
     Folders, which may hold such files, are returned too.
     """
@@ -96,7 +95,7 @@ def flows(incomplete: str) -> list[str]:
 
 
 def plans(incomplete: str) -> list[str]:
-    """Return the JSON files, and the folders, that begin with `incomplete`; files are not read, and may be no plans."""
+    """Return the JSON files and the folders that begin with `incomplete`; files are not read, and may not be plans."""
     return _offered(_paths(incomplete, lambda path: path.suffix == ".json"), incomplete)
 
 
@@ -106,7 +105,7 @@ def flows_and_plans(incomplete: str) -> list[str]:
 
 
 def runs(incomplete: str) -> list[str]:
-    """Return the run folders and other folders, in `runs` and in this folder, that begin with `incomplete`."""
+    """Return the run folders and other folders that begin with `incomplete`; those in the folder `runs` come first."""
 
     def is_run(path: Path) -> bool:
         return (path / "run.json").is_file()
@@ -158,7 +157,7 @@ def clusters(incomplete: str) -> list[str]:
 
 
 def data(incomplete: str) -> list[str]:
-    """Return the data sets with a name, and the data files and folders, that begin with `incomplete`."""
+    """Return the known data sets, the .parquet, .jsonl and .json files and the folders that begin with `incomplete`."""
     files = _paths(incomplete, lambda path: path.suffix in (".parquet", ".jsonl", ".json"))
     return _offered(iter([*DATA_SETS, *files]), incomplete)
 

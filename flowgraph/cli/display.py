@@ -47,14 +47,12 @@ _SELECTORS = re.compile("[\ufe00-\ufe0f]")  # they make some characters wider th
 
 @dataclass(frozen=True)
 class _Shown:
-    """A sample response, and the step that it is of, from 1."""
-
-    step: int
+    step: int  # of the sample, from 1
     sample: SampledResponse
 
 
 class Display:
-    """A context that shows a run on stderr; `start` is the number of steps that are done, `steps` that of all."""
+    """A context manager that displays a run of `steps` steps, by default on stderr; `start` of these are done."""
 
     def __init__(
         self,
@@ -109,7 +107,7 @@ class Display:
         self._show(force=False)
 
     def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
-        """Record the metrics of a check of held-out data, and update the display."""
+        """Record the metrics of a check of held-out data, and update the display; `step` and `seconds` are unused."""
         for name, mean in result.metrics.items():
             self.curves[name].append(mean)
         self._show(force=True)
@@ -118,7 +116,7 @@ class Display:
     def steps_per_s(self) -> float:
         """Return the mean steps per second over the last 20 steps; 0 before the first step.
 
-        The time of saves and checks between the steps is included.
+        Saves and checks between the steps are included, except after the first step.
         """
         (first, start_s), (last, end_s) = (self._ends[0], self._ends[-1]) if self._ends else ((0, 0.0), (0, 0.0))
         if last > first and end_s > start_s:
@@ -127,7 +125,7 @@ class Display:
 
     @property
     def left_s(self) -> float | None:
-        """Return the estimated seconds until the last step; None before the first step."""
+        """Return the estimated seconds until the last step ends; None before the first step."""
         return (self.steps - self.step) / self.steps_per_s if self.steps_per_s else None
 
     def _take_sample(self) -> None:
@@ -194,7 +192,6 @@ class Display:
 
 
 def _sample_lines(sampled: _Shown, columns: int) -> Iterator[Text]:
-    """Yield a response in a fixed number of lines, so that what is below it stays where it is."""
     scores = "  ".join(f"{one_line(name, 24)} {score:.3f}" for name, score in sampled.sample.scores.items())
     yield _cut(f"sample of step {sampled.step}  {scores}", columns, "bold")
     yield _cut(f"  prompt    {one_line(sampled.sample.prompt)}", columns)
@@ -215,7 +212,7 @@ def _cut(text: str, columns: int, style: str = "") -> Text:
 def one_line(text: str, characters: int = CHARACTERS_AT_MOST) -> str:
     r"""Return text as one line that is safe to print: white space becomes a space, control characters are escaped.
 
-    A line of more than `characters` characters is cut.
+    A line of more than `characters` characters is cut, and ends in an ellipsis.
 
     >>> one_line("two\nlines\x1b[2J")
     'two lines\\x1b[2J'

@@ -82,7 +82,7 @@ class OneCommand(TyperCommand):
     """A command whose help lists its options in sections."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the arguments in the notation of manuals: `FLOW`, `[FLOW]`, `RUN...`."""
+        """Return the parts of the usage line, such as `[OPTIONS]`, `FLOW`, `[FLOW]` and `RUN...`, without braces."""
         return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -105,10 +105,7 @@ class Commands(TyperGroup):
 
 
 def show_version(flag: bool) -> None:
-    """Print the installed version and exit, if `flag` is set; without an installed package, the version is "unknown".
-
-    It exits by raising `typer.Exit`.
-    """
+    """Print the installed version, or "unknown" if there is none, and raise `typer.Exit`; do nothing without `flag`."""
     if flag:
         try:
             say(f"flowgraph {version('flowgraph')}")

@@ -28,7 +28,7 @@ def section_option(
     """Return a typer option in a section of `--help`, or in the general list of options if `section` is None.
 
     `flags` has the option's names and the name of its value, as in `-o, --out FILE`, and `about` is its help.
-    `completer` completes its value; it may be a text of words to offer. `min` and `max` are the limits of a number.
+    `completer` completes the value, or is a text of the words to offer. `min` and `max` are the limits of a number.
     """
     words = flags.split()
     names = [word.rstrip(",") for word in words if word.startswith("-")]
@@ -97,7 +97,7 @@ MeasuredOn = Annotated[
 class RequestOptions:
     """The options that are fields of a request, with their defaults.
 
-    A field may have several options; a command selects one, as in `batch=N`.
+    A field may have several options; a command selects one, as in `takes("batch=prompts_per_batch")`.
     """
 
     flow: Annotated[
@@ -383,7 +383,9 @@ Fields = dict[str, Any]
 
 
 def takes(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds options of a request to a command, and passes their values to it as `fields`.
+    """Return a decorator that adds options of a request to a command, and passes their values as its first argument.
+
+    The decorator raises KeyError for an unknown name.
 
     Args:
         names: all options in the order of `--help`, including the command's own parameters: a field of a request, or

@@ -26,7 +26,7 @@ NARROW = 24  # with fewer columns, a cell is not broken into lines
 def say(text: object, *, fit: bool = False, file: TextIO | None = None, end: str = "\n") -> None:
     """Print text to stdout, or to `file`, with control characters escaped; `end` is printed after the text.
 
-    `fit` breaks long lines at the columns of the terminal, if `requested_columns` knows them.
+    `fit` breaks lines that are longer than `requested_columns()`, unless that is None.
     """
     plain = escape_controls(str(text))
     columns = requested_columns() if fit else None
@@ -34,7 +34,7 @@ def say(text: object, *, fit: bool = False, file: TextIO | None = None, end: str
 
 
 def note(line: object) -> None:
-    """Print a line to stderr, such as a note or the name of a written file, with control characters escaped."""
+    """Print a line to stderr, such as a note or a file's name, as `say` does; a line that is too long is broken."""
     say(line, fit=True, file=sys.stderr)
 
 
@@ -104,9 +104,9 @@ def print_result(result: Any, *, as_json: bool, **detail: int) -> None:
 
 
 def requested_columns() -> int | None:
-    """Return the columns of the terminal, or those of the variable COLUMNS; None if text should not be broken.
+    """Return the columns that text may use: those of the variable COLUMNS if it is set, or else those of the terminal.
 
-    That is the case if stdout is a file or a pipe and COLUMNS is not set.
+    None, if stdout is a file or a pipe and COLUMNS is not set: text is not broken then.
     """
     if sys.stdout.isatty() or os.environ.get("COLUMNS", ""):
         return shutil.get_terminal_size((COLUMNS_ELSEWHERE, 24)).columns
@@ -147,10 +147,7 @@ def wrap_lines(text: str, columns: int) -> str:
 
 
 def _hanging(line: str, columns: int) -> int:
-    """Return where the lines that continue a line begin: under its last cell, or a little right of its own indent.
-
-    A cell in which its longest word does not fit continues further left.
-    """
+    """Return where the lines that continue a line begin: under its last cell, or a little right of its own indent."""
     indent = len(line) - len(line.lstrip())
     for match in reversed(list(re.finditer(r"\S {2,}(?=\S)", line))):
         longest = max(map(width, line[match.end() :].split()))

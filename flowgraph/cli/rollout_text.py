@@ -21,10 +21,10 @@ _SELECTORS = re.compile("[\ufe00-\ufe0f]")  # they make some characters wider th
 
 
 def print_rollouts(result: app.RolloutRows) -> None:
-    """Print recorded responses to stdout: for each its numbers, the end of its prompt, and its text.
+    """Print recorded responses to stdout: for each its numbers, the last message of its prompt, and its text.
 
-    Lines have the width of the terminal. At most 4 lines of the prompt's last message and 16 of the response are
-    printed. Results that are empty texts, such as the reason of no failure, are left out.
+    Lines have the width of the terminal. At most 4 lines of the message and 16 of the response are printed; the last
+    line says if a text was cut. Results that are empty texts, such as the reason of no failure, are left out.
     """
     columns = layout_columns()
     head = f"{result.run}: {result.node}, step {result.step}, {len(result.rows)} of {result.matching} responses"

@@ -18,7 +18,10 @@ SHOWN_NAME = 36  # characters of a task's name in the table, so that it fits in 
 
 
 def print_report(report: app.RunReport) -> None:
-    """Print a run's progress, then tables of its headline metrics, mean seconds of nodes, and memory peaks in bytes."""
+    """Print a run's progress to stdout, then tables of headline metrics, node seconds, idle pools and memory peaks.
+
+    The tables of pools and peaks are left out if the run has none.
+    """
     from flowgraph.diagrams.write.terminal.sparkline import sparkline
 
     facts = report.facts
@@ -47,7 +50,10 @@ def print_report(report: app.RunReport) -> None:
 
 
 def print_tasks(trace: app.RunTrace) -> None:
-    """Print a table of each task's forecast and measured seconds and memory, with the ratios measured / forecast."""
+    """Print a table of each task's forecast and measured seconds and memory, with the ratios measured / forecast.
+
+    Unknown values are empty; the last line has the number of steps over which medians and peaks were taken.
+    """
     peak = "peak forecast" if layout_columns() >= WIDE else "peak\nforecast"
     heads = ("task", "pool", "forecast", "measured", "ratio", peak, "measured", "ratio")
     rows = list[list[str]]()

@@ -15,7 +15,7 @@ LOST = ("rule_failures", "unreadable")
 
 
 def print_scores(result: app.EvalResult) -> None:
-    """Print tables of scores, pass@k and lengths with their intervals: over all rows, and by data source.
+    """Print tables of scores, pass@k and lengths with their intervals: over all rows, and by data source if several.
 
     `result.report` must not be None.
     """

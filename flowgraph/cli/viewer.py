@@ -22,7 +22,7 @@ def show_picture(picture: app.DrawResult, out: Path | None, to: str, *, show: bo
     The picture is written if `out` is given or `show` is set. Otherwise it is printed in the format `to`, by default as
     text for a terminal. With `show`, the file, by default a temporary HTML page, is opened in this machine's viewer;
     without a screen, a note says so. Raises UsageError for `to` together with `out`, for a format that cannot be
-    printed, and for a picture that cannot be drawn.
+    printed, for a picture that cannot be drawn, and for a file that cannot be written.
     """
     if out is not None and to:
         raise UsageError(

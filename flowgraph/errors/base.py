@@ -12,7 +12,9 @@ from flowgraph.errors.exit_codes import ExitCode
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a hint that names the closest of `names`, else lists the first 12 in sorted order; "" if there are none.
+    """Return a hint that names the closest of `names`, or lists them if none is close; "" if `names` is empty.
+
+    The list has the first 12 names in sorted order, and the number of all if there are more.
 
     >>> nearest("epz", ["eps", "mask"])
     'did you mean `eps`?'
@@ -28,7 +30,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def without_keys(text: str) -> str:
-    """Return a text in which the names, passwords and queries of URLs are replaced by `***`.
+    """Return a text in which the user names, passwords and queries of URLs are replaced by `***`.
 
     >>> without_keys("url='http://me:key@a.org/v1?token=7': no"), without_keys("a.org?")
     ("url='http://***@a.org/v1?***': no", 'a.org?')
@@ -38,7 +40,7 @@ def without_keys(text: str) -> str:
 
 
 def with_article(word: str) -> str:
-    """Return a word with `a` or `an` before it, by its first letter.
+    """Return a word after "an" if its first letter is a, e, i, o or u, in upper or lower case, and otherwise after "a".
 
     >>> with_article("Mask"), with_article("Advantages")
     ('a Mask', 'an Advantages')

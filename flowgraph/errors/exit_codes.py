@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a command ended."""
+    """The exit code of a command; `MEANINGS` describes each code."""
 
     DONE = 0
     FAULT = 1

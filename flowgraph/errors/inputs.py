@@ -34,19 +34,19 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def other_overlap(cls, where: str, saved: str, now: str) -> DataError:
-        """Return the error for a checkpoint of steps that overlap in another way than those of the plan."""
+        """Return the error for a checkpoint whose steps overlap as `saved` says, unlike the plan's, as `now` says."""
         what = f"was written with {saved}, but the plan has {now}"
         return cls(what, where=where, hint="resume with the plan of the run, or with the same --depth and --sync-every")
 
     @classmethod
     def failed(cls, where: object, what: str, fault: Exception, hint: str = "") -> DataError:
-        """Return the error for an action that failed, with up to three lines of the underlying exception's message."""
+        """Return the error `what`, noting up to three lines of the message of `fault`, or its type if that is empty."""
         lines = str(fault).strip().splitlines()
         return cls(what, where=str(where), notes=lines[:3] or [type(fault).__name__], hint=hint)
 
     @classmethod
     def corrupt(cls, path: object, fault: Exception) -> DataError:
-        """Return the error for a file that is damaged or not Parquet, with the first line of the reader's exception."""
+        """Return the error for a file that is damaged or not Parquet; a note has the first line of the exception."""
         notes = (str(fault).strip() or type(fault).__name__).splitlines()[:1]
         return cls("corrupt, or not Parquet", where=str(path), notes=notes, hint="write or copy it again")
 
@@ -58,7 +58,7 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def lacks_column(cls, where: object, column: str, columns: Iterable[str]) -> DataError:
-        """Return the error for a missing column; the hint names the nearest of `columns`."""
+        """Return the error for a missing column; the hint is `nearest(column, columns)`."""
         return cls(f"lacks column `{column}`", where=str(where), hint=nearest(column, columns))
 
     @classmethod
@@ -68,7 +68,7 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def mixed_types(cls, where: str, column: str, fault: Exception) -> DataError:
-        """Return the error for a column of a text file whose type changes at a line, which `where` names."""
+        """Return the error for a column of a text file whose type changes at the line `where`; a note has `fault`."""
         what = f"column `{column}` has another type here than in the lines above"
         notes = str(fault).splitlines()[:1]
         return cls(what, where=where, notes=notes, hint="give it one type, or write it as a string")
@@ -85,7 +85,7 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def unknown(cls, what: str, name: str, names: Iterable[str]) -> DataError:
-        """Return the error for an unknown name of the kind `what`; the hint names the nearest of `names`."""
+        """Return the error for an unknown name of the kind `what`; the hint is `nearest(name, names)`."""
         return cls(f"unknown {what} `{name}`", hint=nearest(name, names))
 
     @classmethod
@@ -106,7 +106,7 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def lacks_part(cls, where: str, part: str, names: Iterable[str]) -> DataError:
-        """Return the error for a recorded file without the column of a part; the hint names the nearest of `names`."""
+        """Return the error for a saved file without the column or entry `part`; the hint is `nearest(part, names)`."""
         return cls(f"lacks the column `{part}`", where=where, hint=nearest(part, names))
 
 
@@ -141,7 +141,7 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def unknown(cls, text: str, names: Iterable[str], similar: Sequence[str] = ()) -> ModelError:
-        """Return the error for a text that names no model; the hint names `similar`, or the nearest of `names`."""
+        """Return the error for a text that names no model; the hint has `similar`, or else `nearest(text, names)`."""
         names_hint = (
             f"did you mean {' or '.join(f'`{name}`' for name in similar)}?" if similar else nearest(text, names)
         )
@@ -151,7 +151,7 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def bad_option(cls, text: str, why: str, hint: str = "") -> ModelError:
-        """Return the error for a refused option of a built-in model, such as `text` spells it, with the reason."""
+        """Return the error for an invalid option in the name of a model, which `text` is, with the reason."""
         return cls(why, where=text, hint=hint)
 
     @classmethod
@@ -200,7 +200,7 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def lacks(cls, folder: object, what: str, saw: Iterable[str], hint: str = "") -> ModelError:
-        """Return the error for a model's folder that lacks a file; of the files in it, `saw`, eight are listed."""
+        """Return the error for a model's folder that lacks a file, as `what` says; up to eight of `saw` are listed."""
         names = sorted(saw)
         total = f", … ({len(names)} in all)" if len(names) > 8 else ""
         content = f"files: {', '.join(names[:8])}{total}" if names else "the folder is empty"
@@ -224,7 +224,7 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def not_reached(cls, name: str, why: str) -> ModelError:
-        """Return the error for a model that is not on this machine while the hub is not reached, with the reason."""
+        """Return the error for a model that is not on this machine when the hub cannot be reached, with the reason."""
         what = "not a local folder, not in the hub's cache here, and the hub was not reached"
         return cls(what, where=name, notes=[why], hint="give a local folder, or `tiny`, which needs no network")
 
@@ -235,7 +235,7 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def not_saved(cls, folder: object, why: str) -> ModelError:
-        """Return the error for a model's folder that could not be written; no partial folder remains."""
+        """Return the error for a model that could not be saved in a folder, with the reason."""
         return cls(f"the model could not be saved: {why}", where=str(folder))
 
     @classmethod
@@ -252,7 +252,7 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def unknown(cls, by: str, names: Iterable[str]) -> RuleError:
-        """Return the error for an unknown name of a rule; the hint names the nearest of `names`, the known rules."""
+        """Return the error for a name that is none of `names`, the known rules; the hint is `nearest(by, names)`."""
         return cls(f"no shipped rule `{by}`", hint=f"{nearest(by, names)} (one of your own: path.py:name)")
 
     @classmethod
@@ -281,12 +281,12 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def not_loaded(cls, rule: str, why: str, *, at: str = "", notes: Sequence[str] = (), hint: str = "") -> RuleError:
-        """Return the error for a rule's file that cannot be loaded, with the reason."""
+        """Return the error for a rule that cannot be loaded, with the reason; `at` is the line at fault, if known."""
         return cls(f"rule `{rule}` cannot be loaded: {why}", where=at, notes=notes, hint=hint)
 
     @classmethod
     def lacks_name(cls, rule: str, name: str, names: Iterable[str]) -> RuleError:
-        """Return the error for a rule's file that has no function `name`; the hint names the nearest of `names`."""
+        """Return the error for a rule's file that has no function `name`; the hint is `nearest(name, names)`."""
         return cls.not_loaded(rule, f"it has no `{name}`", hint=nearest(name, names))
 
     @classmethod
@@ -296,12 +296,12 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def lacks_setting(cls, rule: str, setting: str, names: Iterable[str]) -> RuleError:
-        """Return the error for a setting that a rule does not take; the hint names the nearest of `names`."""
+        """Return the error for a setting that a rule does not take; the hint is `nearest(setting, names)`."""
         return cls(f"rule `{rule}` takes no setting `{setting}`", hint=nearest(setting, names))
 
     @classmethod
     def lacks_column(cls, rule: str, parameter: str, names: Sequence[str], row: str) -> RuleError:
-        """Return the error for a parameter of a rule that none of the columns `names` of a row provides."""
+        """Return the error for a parameter of a rule that is not one of the columns `names` of the row `row`."""
         hint = nearest(parameter, names)
         return cls(
             f"rule `{rule}` takes `{parameter}`, but no column has that name",
@@ -327,7 +327,7 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def hung(cls, rule: str, limit_s: float, *, notes: Sequence[str]) -> RuleError:
-        """Return the error for a rule that returned no score within `limit_s` seconds; its process was killed."""
+        """Return the error for a rule that returned no score within `limit_s` seconds."""
         return cls(f"rule `{rule}` returned no score within {limit_s:g} s", notes=notes, hint=_SCORE_FAILURES)
 
     @classmethod
@@ -381,7 +381,7 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def for_a_model(cls, row: str, hint: str = "") -> RuleError:
-        """Return the error for a row that asks to be scored by a model, where a rule was to score it by its source."""
+        """Return the error for a row that asks to be scored by a model, so that its data source determines no rule."""
         what = f'{row} has reward_model.style "model", so no rule scores it by its data_source'
         by = "score with remote_reward, remote_judge, reward or judged; or name a rule with by="
         return cls(what, hint=hint or by)
@@ -394,25 +394,25 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def server_refused(cls, url: str, status: int, answer: str) -> RuleError:
-        """Return the error for a model's server that refuses a request, with the HTTP status and its answer."""
+        """Return the error for a model's server that refused a request with `answer`; `status` is that of HTTP."""
         key = "name the environment variable that holds its key: api_key_env="
         hint = key if status in (401, 403) else "check the path of url=, the name model= and, of a reward model, api="
         return cls(f"the server at {url} refused a request: {answer}", hint=hint)
 
     @classmethod
     def no_key(cls, variable: str) -> RuleError:
-        """Return the error for an environment variable that holds no key of a server, or one that cannot be sent."""
+        """Return the error for an environment variable that has no API key, or one that cannot be an HTTP header."""
         what = f"the environment variable {variable} holds no key that can be sent to a server"
         return cls(what, hint="set it where the run is started, or correct api_key_env= or url=")
 
     @classmethod
     def unscored(cls, url: str, why: str, *, notes: Sequence[str]) -> RuleError:
-        """Return the error for a response that the server of a model gave no score, with the reason."""
+        """Return the error for a response to which a model's server gave no score, with the reason."""
         return cls(f"the server at {url} gave no score: {why}", notes=notes, hint=_SCORE_FAILURES)
 
     @classmethod
     def unknown_allowance(cls, word: str, names: Sequence[str]) -> RuleError:
-        """Return the error for an unknown word in the setting `allow`; the hint names the nearest of `names`."""
+        """Return the error for an unknown word in the setting `allow`; a note lists the known ones, `names`."""
         notes = [f"known: {', '.join(names)}"]
         return cls(f"a rule cannot be allowed `{word}`", notes=notes, hint=nearest(word, names))
 
@@ -440,11 +440,11 @@ class RunFolderError(FlowError, FileExistsError):
 
     @classmethod
     def no_run(cls, path: str, runs: Iterable[str]) -> RunFolderError:
-        """Return the error for a folder that is not a run folder; the hint names the nearest of `runs`, which are."""
+        """Return the error for a folder that is not a run folder; the hint is `nearest` for its name and `runs`."""
         return cls("is not a run folder", where=path, hint=nearest(path.rpartition("/")[2], runs))
 
     @classmethod
     def no_rollouts(cls, path: str, node: str) -> RunFolderError:
-        """Return the error for a run that recorded no rollouts of a generate node."""
+        """Return the error for a run that recorded no rollouts of the generate node `node`."""
         hint = "replay the run of a flow with the same generate nodes"
         return cls(f"recorded no rollouts of {node}", where=path, hint=hint)

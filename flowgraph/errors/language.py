@@ -34,7 +34,7 @@ class FlowTypeError(FlowError, TypeError):
 
     @classmethod
     def bad_node(cls, where: str, name: str, why: str, hint: str = "") -> FlowTypeError:
-        """Return the error for a function that cannot be a node, with the reason."""
+        """Return the error for a function that cannot be a node, with the reason; `name` is "" if it has no name."""
         return cls(f"@node{name and f' {name}'}: {why}", where=where, hint=hint)
 
     @classmethod
@@ -55,14 +55,20 @@ class SettingError(FlowError, ValueError):
     def unknown(
         cls, where: str, owner: str, setting: str, names: Iterable[str], aliases: Iterable[str] = ()
     ) -> SettingError:
-        """Return the error for an unknown setting of `owner`; the hint names the nearest of `names` and `aliases`."""
+        """Return the error for an unknown setting of `owner`.
+
+        The hint has the nearest of `names` and `aliases`, or lists `names` if none is close.
+        """
         hint = nearest(setting, [*names, *aliases])
         hint = hint if hint.startswith("did you mean") else nearest(setting, names)
         return cls(f"{owner} has no setting `{setting}`", where=where, hint=hint)
 
     @classmethod
     def refused(cls, where: str, setting: str, value: object, why: str) -> SettingError:
-        """Return the error for a value that a setting refuses, with the reason."""
+        """Return the error for a value that a setting refuses, with the reason.
+
+        A text of more than 120 characters is cut, keys in URLs are hidden, and a function is shown by its name.
+        """
         try:
             text = repr(value)
         except Exception:  # noqa: BLE001 - __repr__ is any code, and an int of thousands of digits has no text
@@ -74,17 +80,17 @@ class SettingError(FlowError, ValueError):
 
     @classmethod
     def no_owner(cls, name: str, names: Iterable[str]) -> SettingError:
-        """Return the error for a dotted name that no node or setting of the flow has; the hint names the nearest."""
+        """Return the error for a name that no node or setting of the flow has; the hint is `nearest(name, names)`."""
         return cls(f"the flow has no node or setting `{name}`", where="--set", hint=nearest(name, names))
 
 
 def allowed_weights(at_most: int) -> str:
-    """Return the weights that a node may read, as text, if they may be `at_most` updates old."""
+    """Return the weights that a node may read, as text: at most `at_most` updates old, or the newest for 0."""
     return f"weights at most {at_most} update{'s' if at_most > 1 else ''} old" if at_most else "the newest weights"
 
 
 def pipeline_text(ahead: int, every: int) -> str:
-    """Return how far a role works ahead and how often its weights come, as text.
+    """Return as text how many steps a role works ahead, and after how many steps (`every`) its weights are synced.
 
     >>> pipeline_text(1, 2)
     'depth 1 and a sync every 2 steps'
@@ -93,9 +99,10 @@ def pipeline_text(ahead: int, every: int) -> str:
 
 
 def smaller_pipeline(allowed: int, ahead: int, every: int, bound: int) -> str:
-    """Return a hint with the smallest changes for which weights are at most `allowed` steps old.
+    """Return as a hint how to keep weights at most `allowed` steps old: a smaller depth or period, or a laxer flow.
 
-    They are the largest depth with this sync period, the largest period with this depth, or a flow that allows `bound`.
+    The present depth is `ahead`, and a sync is due every `every` steps. The hint keeps each in turn and lowers the
+    other; if neither fits, it names `--depth 0`. The laxer flow allows weights that are `bound` updates old.
 
     >>> smaller_pipeline(2, 2, 2, 3)
     '--depth 1 --sync-every 2, or --depth 2 --sync-every 1, or at_most=3 in the flow'
@@ -121,8 +128,8 @@ class LawError(FlowError, ValueError):
     def too_stale(cls, node: str, bound: int, at_most: int, ahead: int, every: int, updates: int) -> LawError:
         """Return the error for a node that could read weights which are `bound` updates old.
 
-        The edge allows `at_most`. The node works `ahead` steps ahead, its weights come every `every` steps, and a step
-        makes `updates` updates. The hint names the smallest changes that keep the bound.
+        The edge allows `at_most`. The node works `ahead` steps ahead, its weights are synced every `every` steps, and a
+        step makes `updates` updates. The hint names smaller depths and periods that keep `at_most`.
         """
         reads = f"{node} reads {allowed_weights(at_most)}"
         what = f"{reads}, but with {pipeline_text(ahead, every)} they could be {bound} updates old"
@@ -137,13 +144,13 @@ class LawError(FlowError, ValueError):
 
     @classmethod
     def no_window(cls, step: int) -> LawError:
-        """Return the error for a step of a run whose steps overlap, if the steps before it did not begin it."""
+        """Return the error for a step that no earlier step of the run began, in a run whose steps overlap."""
         what = f"step {step} has not begun, and the weights that draw its rows are gone"
         return cls(what, hint="run steps in order, or continue from a checkpoint: flowgraph resume RUN")
 
     @classmethod
     def reads_ahead(cls, task: str, ahead: int, name: str) -> LawError:
-        """Return the error for a task that works ahead of its step, and reads state with which that step begins."""
+        """Return the error for a task that runs `ahead` steps early but reads state that its own step starts from."""
         steps = f"{ahead} step{'s' if ahead > 1 else ''}"
         what = f"`{' '.join(task.split())}` runs {steps} ahead, but reads `{name}`, which its step begins with"
         return cls(what, hint="only weights that are read with stale(…) may be read ahead")
@@ -199,7 +206,7 @@ class UnknownNameError(FlowError, LookupError):
 
     @classmethod
     def of(cls, what: str, name: str, names: Iterable[str], where: str = "") -> UnknownNameError:
-        """Return the error for an unknown name of the kind `what`; the hint names the nearest of `names`."""
+        """Return the error for an unknown name of the kind `what`; the hint is `nearest(name, names)`."""
         return cls(f"no {what} `{name}`", where=where, hint=nearest(name, names))
 
 
@@ -218,14 +225,17 @@ class UserCodeError(FlowError, RuntimeError):
 
     @classmethod
     def raised(cls, what: str, error: BaseException, where: str, hint: str = "") -> UserCodeError:
-        """Return the error for an exception in user code, with the line that raised; `what` is what was being done."""
+        """Return the error for an exception in user code; `what` is what was being done.
+
+        A note has the line that raised, unless `where` is in the same file or the recursion was too deep.
+        """
         line = "" if isinstance(error, RecursionError) else _raised_at(error, str(Path(__file__).parents[1]))
         notes = [f"at {line}"] if line and not where.startswith(line.partition(":")[0]) else []
         return cls(_with_message(what, error), where=where, notes=notes, hint=hint)
 
     @classmethod
     def shadows(cls, path: str, name: str) -> UserCodeError:
-        """Return the error for a user's file that has the name of one of our packages, and so hides it."""
+        """Return the error for a user's file that has the name of one of flowgraph's packages, and so hides it."""
         what = f"this file hides flowgraph's package `{name}` from every import of it"
         return cls(what, where=path, hint=f"rename it, for example to my_{name}.py")
 
@@ -237,6 +247,6 @@ class UserCodeError(FlowError, RuntimeError):
 
     @classmethod
     def in_node(cls, name: str, error: BaseException, where: str) -> UserCodeError:
-        """Return the error for an exception in a node's body; `where` is the node's line in the flow."""
+        """Return the error for an exception in a node's body, with the line that raised; `where` is the node's line."""
         line = _raised_at(error)
         return cls(_with_message(name, error), where=where, notes=[f"at {line}"] if line else [])

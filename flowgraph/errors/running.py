@@ -18,7 +18,7 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def unknown_key(cls, where: str, place: str, key: str, names: Iterable[str]) -> PlanError:
-        """Return the error for an unknown key in a plan's file; the hint names the nearest of `names`."""
+        """Return the error for an unknown key in a plan's file; the hint is `nearest(key, names)`."""
         return cls(f"{place}: a plan has no `{key}` here", where=where, hint=nearest(key, names))
 
     @classmethod
@@ -31,7 +31,7 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def unknown(cls, where: str, what: str, name: str, names: Iterable[str]) -> PlanError:
-        """Return the error for an unknown name of the kind `what` in a plan; the hint names the nearest of `names`."""
+        """Return the error for an unknown name of the kind `what` in a plan; the hint is `nearest(name, names)`."""
         return cls(f"no {what} `{name}`", where=where, hint=nearest(name, names))
 
     @classmethod
@@ -87,7 +87,7 @@ class PlanError(FlowError, ValueError):
     def not_supported(cls, where: str, flow: str, names: Sequence[str]) -> PlanError:
         """Return the error for a plan with features that can be forecast and exported, but not run here.
 
-        `names` are the features, such as an engine, at least one.
+        `names` has at least one feature, such as an engine.
         """
         first, *rest = names
         what = f"this plan of {flow} names {first}, which cannot be run here"
@@ -100,9 +100,9 @@ class PlanError(FlowError, ValueError):
     def lags_too_far(
         cls, where: str, role: str, lag: int, node: str, at_most: int, at: str, *, ahead: int = 0, updates: int = 1
     ) -> PlanError:
-        """Return the error for a role whose lag, in updates, exceeds what one of its nodes allows.
+        """Return the error for a role whose lag, in updates, exceeds the `at_most` of one of its nodes.
 
-        For a role that works `ahead`, the hint has the smallest changes of depth and sync period; a step has `updates`.
+        If the role works `ahead` steps ahead, the hint has smaller depths and sync periods. A step makes `updates`.
         """
         hint = f"lag={at_most} at most" if at_most else "in the flow, stale(model, at_most=…) lets a generate node lag"
         every = max(1, lag // max(1, updates) - ahead + 1)
@@ -114,14 +114,14 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def ahead_of_lag(cls, where: str, role: str, ahead: int, lag: int, updates: int) -> PlanError:
-        """Return the error for a role that works further ahead than its weights may lag, in updates."""
+        """Return the error for a role that works `ahead` steps ahead, so its weights are older than `lag` updates."""
         age = ahead * updates
         what = f"{role}: ahead={ahead} makes its weights at least {age} update{'s' if age > 1 else ''} old"
         return cls(f"{what}, but lag={lag}", where=where, hint=f"lag={age}, or ahead={lag // updates}")
 
     @classmethod
     def no_copy(cls, where: str, flow: str, ahead: int, every: int) -> PlanError:
-        """Return the error for a plan whose steps are to overlap, but which samples from the weights that it trains."""
+        """Return the error for a plan whose steps cannot overlap, as it samples from the weights that it trains."""
         what = f"no role of {flow} samples from a copy of the weights, so there is no {pipeline_text(ahead, every)}"
         return cls(what, where=where, hint="--placement split, which gives sampling devices of its own")
 
@@ -142,7 +142,7 @@ class ClusterError(FlowError, ValueError):
 
     @classmethod
     def unknown_key(cls, where: str, place: str, key: str, names: Iterable[str]) -> ClusterError:
-        """Return the error for an unknown key in a cluster's file; the hint names the nearest of `names`."""
+        """Return the error for an unknown key in a cluster's file; the hint is `nearest(key, names)`."""
         return cls(f"{place}: a cluster has no `{key}` here", where=where, hint=nearest(key, names))
 
 
@@ -160,7 +160,7 @@ class ResourceError(FlowError, MemoryError):
 
     @classmethod
     def not_here(cls, what: str, needs: str, has: str, hint: str = "") -> ResourceError:
-        """Return the error for a plan that needs more than there is; `what` names the machine or machines."""
+        """Return the error for a plan that needs more than the machines `what` have; `needs` and `has` are texts."""
         return cls(f"the plan needs {needs}; {has}", where=what, hint=hint)
 
 
@@ -178,7 +178,7 @@ class WorkerError(FlowError, RuntimeError):
 
     @classmethod
     def stuck(cls, worker: str, doing: Sequence[str], waited_s: float) -> WorkerError:
-        """Return the error for a process that has not answered for `waited_s` seconds, with its task."""
+        """Return the error for a process without an answer for `waited_s` seconds; the first of `doing` is its task."""
         what = f"{worker} has not answered for {waited_s:.0f} s: it is stopped, or its machine cannot be reached"
         return cls(what, notes=[f"its task was {task}" for task in doing[:1]])
 
@@ -196,7 +196,7 @@ class WorkerError(FlowError, RuntimeError):
 
     @classmethod
     def stopped(cls, worker: str, doing: Sequence[str]) -> WorkerError:
-        """Return the error for a process that a signal such as SIGSTOP has stopped, with its task."""
+        """Return the error for a process that a signal such as SIGSTOP stopped; the first of `doing` is its task."""
         return cls(f"{worker} is stopped, as by SIGSTOP", notes=[f"its task was {task}" for task in doing[:1]])
 
     @classmethod

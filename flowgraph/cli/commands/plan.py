@@ -55,8 +55,8 @@ def fit(
 def print_plan(result: app.PlanResult, out: Path | None, *, top: int = 5, as_json: bool) -> None:
     """Print a plan, with at most `top` of the plans that the search found; write it to `out` unless `out` is None.
 
-    With `as_json`, prints JSON. The search's seconds and the file's name go to stderr. Raises UsageError for a bad
-    file.
+    With `as_json`, prints JSON. The search's seconds and the file's name go to stderr. Raises UsageError if the file
+    cannot be written.
     """
     write(out, result.to_json())
     if result.search is not None:

@@ -24,8 +24,6 @@ _NEXT_SETTING = re.compile(r", (?=\w+=)")
 
 
 class _Keyed:
-    """A picture's things by their keys, and the key of each id."""
-
     def __init__(self, picture: Picture) -> None:
         self.frames, self.boxes, self.arrows = dict[Key, Frame](), dict[Key, Box](), dict[Key, Arrow]()
         self.key_of: dict[str | None, Key] = {None: ()}

@@ -20,7 +20,8 @@ def flow_picture(graph: Graph) -> Picture:
     """Return the picture of a flow's graph: its parameters, nodes and results as boxes, and its losses as frames.
 
     The nodes must have names (`compile_graph(flow.graph())`). Boxes are in the order of the flow. Arrows of weights
-    into a loss start at the weights that its node updates. State for the next step has an arrow to its parameter.
+    into a loss start at the weights that the node of the loss updates. State for the next step has an arrow back to its
+    parameter, unless the flow returns the parameter unchanged.
     """
     losses = [(node, region) for node in graph.nodes for _, region in node.regions]
     ids: dict[object, str] = {source: f"n{place}" for place, source in enumerate([*graph.params, *graph.all_nodes])}

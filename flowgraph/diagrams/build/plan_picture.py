@@ -45,8 +45,6 @@ def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: b
 
 
 class _PlanDrawing:
-    """A program with the things that are drawn of it, and their ids."""
-
     def __init__(self, program: Program, sizes: ArrowSizes) -> None:
         graph, tasks = program.graph, program.tasks
         self.program, self.sizes, self.origins = program, sizes, dict(program.origins)

@@ -19,7 +19,8 @@ NODES_IN_FULL = 3  # and a pool on more machines than these by how many machines
 def roles_picture(plan: Plan, *, unfold: bool = False) -> Picture:
     """Return the picture of a plan without its flow: its pools as frames, with their devices and the roles on them.
 
-    If a pool is on more than 4 machines, machines with equal devices share a box, unless `unfold` is set.
+    If a pool is on more than 4 machines, machines with equal devices share a box, unless `unfold` is set. Roles in a
+    pool that the plan lacks are left out.
     """
     frames = {
         pool.name: Frame(f"f{place}", f"{pool.name}: {devices_text(pool)}", None, "pool", pool.name)

@@ -19,10 +19,9 @@ DRIVER = "a0"
 def sequence_picture(program: Program) -> SequenceDiagram:
     """Return the sequence diagram of one step of a program, with messages in the program's order.
 
-    If steps overlap, it shows one iteration, which ends step k; each call and sync says its step.
-
     The driver calls copies of models and gets references; values go directly from place to place. The driver also runs
-    the nodes of the host. Consecutive values between the same two places share a message.
+    the nodes of the host. Consecutive values between the same two places share a message. If steps overlap, the diagram
+    shows one iteration, which ends step k; each call and sync has the number of its step.
     """
     order = {pool.name: place for place, pool in enumerate(program.plan.pools)}
     homes = dict.fromkeys([*program.homes, *(home for _, home in program.origins)])
@@ -44,8 +43,6 @@ def sequence_picture(program: Program) -> SequenceDiagram:
 
 @dataclass
 class _ProgramMessages:
-    """The messages of a program: its actors by home, and the holder of each value at each place so far."""
-
     program: Program
     ids: dict[Home, str]
     holders: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
@@ -70,7 +67,7 @@ class _ProgramMessages:
                     yield Message(self.ids[home], self.ids[home], "wake" if awake else "sleep")
 
     def run(self, task: Run, step: str) -> Iterator[Message]:
-        """Yield the call of a run, with its step, and its reply if a copy of a model runs it."""
+        """Yield the call of a run's nodes and, if a copy of a model runs them, a reply with the types of results."""
         actor = DRIVER if task.home is None else self.ids[task.home]
         results = list(results_given(task, self.program.nodes))
         self.holders |= {(name, task.place): actor for name, _ in results}
@@ -95,7 +92,6 @@ class _ProgramMessages:
 
 
 def _joined(messages: Sequence[Message]) -> Iterator[Message]:
-    """Join transfers between the same two actors that have only other transfers between them."""
     waiting = dict[tuple[str, str], Message]()
     for message in messages:
         if message.style == "transfer":

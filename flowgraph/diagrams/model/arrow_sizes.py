@@ -12,7 +12,7 @@ Parts = Mapping[str, int | None]
 
 @dataclass(frozen=True)
 class ArrowSizes:
-    """How many bytes travel on the arrows of a plan's picture; missing values and parts of size None are unknown.
+    """The bytes that travel on the arrows of a plan's picture; missing values and parts of size None are unknown.
 
     `values` maps (value, name of the node that reads it) to the bytes of each part that the node reads; the reader of a
     flow's results is called `return`. `weights` maps parameters to bytes.

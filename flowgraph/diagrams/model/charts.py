@@ -21,7 +21,7 @@ DotMark = Literal["best", "front", "other"]
 
 @dataclass(frozen=True)
 class Bar:
-    """A span of a lane, in seconds from the picture's start; `step` is its step, from 0."""
+    """A span of a lane, in seconds from the start of the timeline; `step` is the number of its step, from 0."""
 
     start_s: float
     end_s: float
@@ -145,7 +145,7 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Curves:
-    """A run's metrics over its steps."""
+    """A run's metrics over its steps, one series each; `about` describes them in sentences."""
 
     title: str
     series: tuple[Series, ...]

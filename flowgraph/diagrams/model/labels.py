@@ -22,9 +22,9 @@ _MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20
 def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     r"""Return text as one printable line of at most `limit_characters`.
 
-    Each run of white space becomes one space, control and direction characters are removed, and at most two combining
-    accents in a row are kept. A longer text is cut and ends in an ellipsis. If nothing printable remains, the result is
-    "?", so that every box and arrow has a label.
+    Each run of white space becomes one space; control, direction and other invisible characters are removed, and at
+    most two combining accents in a row are kept. A longer text is cut and ends in an ellipsis. If nothing printable
+    remains, the result is "?", so that every box and arrow has a label.
 
     >>> clean("two\nlines\x1b[31m"), clean("\u202egnp.exe"), clean("")
     ('two lines[31m', 'gnp.exe', '?')
@@ -51,7 +51,7 @@ def unstacked(text: str) -> str:
 
 
 def escape_controls(text: str) -> str:
-    r"""Return text with control and direction characters escaped, so that it cannot control a terminal.
+    r"""Return text with control, direction and unassigned characters escaped, so that it cannot control a terminal.
 
     Newlines, tabs and zero-width joiners are kept.
 
@@ -70,7 +70,7 @@ def escape_controls(text: str) -> str:
 def shown_number(value: object) -> str:
     """Return a value of a metric as text: a float with four significant digits, other values in at most 300 characters.
 
-    True, False and None become "yes", "no" and "none".
+    True, False and None become "yes", "no" and "none". Other values are cleaned by `clean`, so that "" becomes "?".
 
     >>> shown_number(0.123456), shown_number(float("nan")), shown_number(None), shown_number(True)
     ('0.1235', 'nan', 'none', 'yes')

@@ -32,7 +32,7 @@ def many(count: int, singular: str, plural: str = "") -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names joined by commas, the last by "and"; "" for none.
+    """Return names joined by commas, the last by "and"; "" for no names.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ('a', 'a, b and c')

@@ -54,7 +54,7 @@ def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) ->
 
 
 def labelled_ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[tuple[float, str], ...]:
-    """Return the ticks that `ticks` chooses for an axis, each as (number, text); all texts have equally many decimals.
+    """Return the ticks that `ticks` chooses for an axis, each as (number, text), with the decimals that they need.
 
     >>> labelled_ticks(0, 1, 2)
     ((0.0, '0.0'), (0.5, '0.5'), (1.0, '1.0'))
@@ -81,8 +81,8 @@ def pad_range(low: float, high: float) -> tuple[float, float]:
 def number_text(value: float, step: float = 0.0) -> str:
     """Return a number as short text, with the decimals of an axis whose ticks are `step` apart, or with three digits.
 
-    Three significant digits are used if `step` is 0. Thousands and millions are written with k and M, numbers below
-    0.001 or from 1e9 on with an exponent.
+    Three significant digits are used if `step` is 0. Thousands and millions are written with k and M if that is short,
+    numbers below 0.001 or from 1e9 on with an exponent.
 
     >>> number_text(0.2, 0.2), number_text(40000.0, 20000.0), number_text(2e-6, 1e-6), number_text(-0.0, 0.5)
     ('0.2', '40k', '2e-6', '0.0')

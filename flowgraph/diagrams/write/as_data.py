@@ -57,7 +57,8 @@ def from_json(text: str, where: str = "picture") -> Drawing:
 
     Raises DataError, with `where` and the place of the first fault, if the text is not a JSON object of this schema and
     a known kind, if a field is missing, unknown or of another type, if an id is malformed or used twice, if a box,
-    frame, arrow or message refers to an unknown id, if a frame is inside itself, or if a size or time is invalid.
+    frame, arrow or message refers to an unknown id, if a frame is inside itself, or if a size or time is not a finite
+    number of 0 or more, or a bar ends before it starts.
     """
     try:
         fields = parse_json(text, whole=False)  # labels are cleaned when they are written
@@ -169,7 +170,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: Any, value: Any, where: str) -> Any:
-    """Convert JSON-compatible data to a value of type `kind`; the inverse of `to_plain`.
+    """Return JSON-compatible data, as `to_plain` makes it, as a value of type `kind`.
 
     `kind` is a dataclass, a tuple type, a union, a Literal, an Enum or a scalar type. `where` names `value` in error
     messages; nested fields are appended to this name, as in `steps[1]`. Raises DataError if the data does not fit.

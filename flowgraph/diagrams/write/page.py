@@ -48,7 +48,7 @@ class TableCell:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table of a page; columns whose numbers, from 0, are in `numeric` are right-aligned.
+    """A table of a page; columns whose indices, from 0, are in `numeric` are right-aligned.
 
     `pools` has the pool of each row, "" for none, if rows belong to pools. A table that is next to a picture is folded
     unless it is `shown`. Row n is linked with dot n of the picture.

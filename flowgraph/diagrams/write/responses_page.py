@@ -60,7 +60,7 @@ class ShownResponse:
 
 @dataclass(frozen=True, kw_only=True)
 class ResponsesPage:
-    """A whole page; its tokens are coloured by the first of its scales, until you choose another one."""
+    """A page of responses, whose tokens are coloured by the first of its scales until the reader chooses another."""
 
     title: str
     about: str

@@ -20,7 +20,7 @@ DASHES: Mapping[str, str] = {"stale": "5 4", "carry": "5 4"}
 
 @dataclass(frozen=True)
 class StyleRule:
-    """The properties of a selector inside a picture, in the light, and those that differ in the dark."""
+    """The CSS properties of a selector inside a picture: those in light mode, and those that differ in dark mode."""
 
     selector: str
     light: str

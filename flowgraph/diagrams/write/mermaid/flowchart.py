@@ -120,7 +120,6 @@ def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
 
 
 def _looks(picture: Picture, first: int) -> Iterator[str]:
-    """Yield the look of arrows, which Mermaid counts from `first`, and of things with a status, last."""
     places: dict[str, list[str]] = {}
     order = [*ARROW_INKS, ArrowStyle.DATA]
     for place, arrow in sorted(enumerate(picture.arrows, first), key=lambda numbered: order.index(numbered[1].style)):

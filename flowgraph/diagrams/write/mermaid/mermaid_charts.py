@@ -80,7 +80,7 @@ def mermaid_sequence(diagram: SequenceDiagram) -> str:
 
 
 def mermaid_gantt(lanes: Lanes) -> str:
-    """Return a timeline as the text of a Mermaid Gantt chart, with a section for each lane; times are since the start.
+    """Return a timeline as the text of a Mermaid Gantt chart, with a section for each lane and times from the start.
 
     Labels are cut to the width of their bars, and times to ten years. A bar of less than a millisecond is drawn as one
     millisecond. A bar that follows another starts no sooner than that one ends, so that Mermaid keeps both in one row.
@@ -116,7 +116,8 @@ def mermaid_gantt(lanes: Lanes) -> str:
 def mermaid_memory(chart: MemoryChart) -> str:
     """Return a memory chart as the text of a Mermaid bar chart: a bar in GiB per phase, and a line at the capacity.
 
-    A bar is the sum of all roles or parts, because Mermaid has no stacked bars.
+    A bar is the sum of all roles or parts, because Mermaid has no stacked bars. Names of pools and phases are cut to 24
+    characters.
     """
     phases = [(store, phase) for store in chart.stores for phase in store.phases]
     labels = [

@@ -24,7 +24,7 @@ WHY_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class ColumnEdges:
-    """Where the columns of strips and of seconds begin and end, and the scales that all rows share."""
+    """The x coordinates, in pixels, of the columns of strips and of seconds, and the scales that all rows share."""
 
     strip_left: float
     strip_right: float
@@ -37,7 +37,8 @@ class ColumnEdges:
 def comparison_svg(comparison: Comparison, look: Look = ALONE) -> str:
     """Return placements as SVG text, 960 pixels wide: a row each, with a strip of pools and a bar of seconds a step.
 
-    `look` says whether the picture is embedded in a page. All strips share a scale of devices, all bars one of seconds.
+    `look` says whether the picture is embedded in a page. A pool is as wide as its share of the devices, but at least
+    96 pixels if there is room; all bars have one scale of seconds.
     """
     strips = comparison.strips
     names = widest((clean_and_cut(strip.label, NAME_MAX, "strong") for strip in strips), "strong")
@@ -94,6 +95,8 @@ def _row(place: int, strip: Strip, edges: ColumnEdges, top: float, look: Look) -
 def row_title(strip: Strip) -> str:
     """Return the tooltip of a placement's row: its name, seconds a step and pools, and how it compares with the best.
 
+    Without seconds, the tooltip says "does not fit".
+
     >>> row_title(Strip("all on one", 2.0, (PoolShare("all", 8, ("policy",)),), "the best", chosen=True))
     'all on one (chosen): 2 s a step; all, 8 devices: policy. the best'
     """
@@ -109,7 +112,6 @@ def _pool_title(pool: PoolShare) -> str:
 
 
 def _parts(strip: Strip, edges: ColumnEdges, top: float, look: Look) -> tuple[list[Mark], float]:
-    """Return the marks of each pool of a strip, and of unused devices if there are any; and the height of all."""
     unused = edges.devices - sum(pool.devices for pool in strip.parts)
     counts = [float(pool.devices) for pool in strip.parts] + ([float(unused)] if unused > 0 else [])
     if not counts:
@@ -133,7 +135,7 @@ def _parts(strip: Strip, edges: ColumnEdges, top: float, look: Look) -> tuple[li
 
 
 def role_lines(pool: PoolShare, width: float) -> list[str]:
-    """Return the roles of a pool as lines for a block that is `width` pixels wide; long names take two lines.
+    """Return the roles of a pool as lines for a block that is `width` pixels wide; a name takes two lines at most.
 
     Of more than 6 roles, only the first 5 are written; the last line has the number of the others.
 

@@ -32,7 +32,8 @@ Span = tuple[float, float]
 def curves_svg(curves: Curves, look: Look = ALONE) -> str:
     """Return a run's metrics as SVG text, 960 pixels wide: a panel for each series, headline series first.
 
-    `look` says whether the picture is embedded in a page. All panels have the same range of steps.
+    `look` says whether the picture is embedded in a page. All panels have the same range of steps. A series of 12 or
+    more values is drawn pale, with its moving average.
     """
     ordered = sorted(curves.series, key=lambda metric: not metric.headline)
     columns = max(1, min(len(ordered), COLUMNS_MAX))
@@ -101,7 +102,6 @@ def _step_axis(across: LinearScale, bottom: float, right: float, steps: Span) ->
 
 
 def _runs(across: LinearScale, up: LinearScale, points: Sequence[SeriesPoint]) -> Iterator[list[Point]]:
-    """Yield the places of points, as many as a panel can show, cut at each gap."""
     run = list[Point]()
     for step, value in [*thin_points(points), (0.0, None)]:
         if value is not None:

@@ -95,7 +95,7 @@ def polyline(points: Iterable[Point]) -> str:
 def shares(weights: Sequence[float], room: float, minimum: float) -> tuple[float, ...]:
     """Return `room` divided in proportion to `weights`, with at least `minimum` for each weight.
 
-    If `room` is too small for these minimums, or all weights are 0, the shares are equal.
+    If `room` is too small for these minimums, the shares are equal. If all weights are 0, each share is the minimum.
 
     >>> shares([1, 1, 2], 100, 10), shares([1, 99], 100, 20.0), shares([1, 1], 10, 20)
     ((25.0, 25.0, 50.0), (20.0, 80.0), (5.0, 5.0))

@@ -98,7 +98,7 @@ def crowded(rect: Rect, area: Rect) -> bool:
 
 
 def distance_px(area: Rect, point: Point) -> float:
-    """Return the distance in pixels of a point from a rectangle; 0 inside the rectangle.
+    """Return the distance in pixels between a rectangle and a point; 0 if the point is inside the rectangle.
 
     >>> distance_px(Rect(0, 0, 10, 10), (13, 14)), distance_px(Rect(0, 0, 10, 10), (5, 5))
     (5.0, 0.0)

@@ -96,7 +96,7 @@ def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
 
 
 def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
-    """Return the bars of a lane sorted by start, each with the row, from 0, in which it is drawn.
+    """Return the bars of a lane sorted by start, then by end, each with the row, from 0, in which it is drawn.
 
     Overlapping bars are in different rows, each in the lowest free one; without overlaps, every row is 0.
 
@@ -114,7 +114,6 @@ def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
 
 
 def _tracks(lanes: Sequence[Lane], scale: LinearScale, top: float, look: Look) -> tuple[list[Rect], list[Mark]]:
-    """Return the area of each lane's bars, with wider gaps between pools, and the marks of areas and names."""
     bands, tracks, compares = list[Rect](), list[Mark](), any(lane.measured for lane in lanes)
     for previous, lane, following in zip([None, *lanes], lanes, [*lanes[1:], None], strict=False):
         rows = max((row for _, row in bar_rows(lane)), default=0) + 1

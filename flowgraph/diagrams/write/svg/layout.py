@@ -59,7 +59,7 @@ class LaidFrame:
 class LaidArrow:
     """An arrow as cubic curves (a first point, then three for each), its tip, and the centre of its label.
 
-    `label_at` is None for a label without room; a viewer shows it when you point at the arrow.
+    `label_at` is None for a label without room; a viewer shows the label when you point at the arrow.
     """
 
     arrow: Arrow
@@ -84,7 +84,7 @@ def lay_out(picture: Picture) -> LaidPicture:
     """Return the sizes and positions of a picture's boxes, frames and arrows, in pixels, as Graphviz arranges them.
 
     The picture goes from top to bottom; arrows to the next step point up and do not affect the positions. A picture
-    that has nothing except devices in frames is returned empty. Raises UsageError if Graphviz is not installed.
+    without boxes, or with only devices in frames, is returned empty. Raises UsageError if Graphviz is not installed.
     """
     if all(_is_plate(box) for box in picture.boxes):
         return LaidPicture((), (), (), 2 * MARGIN_PX, 2 * MARGIN_PX)
@@ -147,7 +147,6 @@ def _ends(arrow: Arrow) -> tuple[str, str]:
 
 
 def _room(width_px: float, height_px: float) -> str:
-    """Return a label of a size in which nothing is written."""
     size = f'FIXEDSIZE="TRUE" WIDTH="{round(width_px)}" HEIGHT="{round(height_px)}"'
     return f'<<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0" {size}><TR><TD></TD></TR></TABLE>>'
 

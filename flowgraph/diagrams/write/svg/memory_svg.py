@@ -76,7 +76,6 @@ def memory_svg(chart: MemoryChart, look: Look = ALONE) -> str:
 
 
 def _weights(store: MemoryColumn) -> list[float]:
-    """Return the width of each phase relative to the others: a transition is narrower."""
     return [TRANSITION_SHARE if phase.transition else 1.0 for phase in store.phases]
 
 
@@ -87,7 +86,7 @@ def _listed(*parts: str) -> str:
 def over_text(phase: Phase, store: MemoryColumn) -> str:
     """Return by how much a phase exceeds the capacity of a device, or else what a plan may fill of it, as text.
 
-    Returns "" if the phase exceeds neither.
+    The text is "" if the phase exceeds neither.
 
     >>> store = MemoryColumn("a", "a", (), capacity_bytes=8 * 2**30, room_bytes=7 * 2**30)
     >>> [over_text(Phase("p", (("m", size * 2**30),)), store) for size in (6, 8, 9)]
@@ -112,8 +111,6 @@ class ColumnPart:
 
 @dataclass(frozen=True)
 class _Panel:
-    """The panel of a pool: the area of all, the bytes at its top, the roles of the legend, how phases are named."""
-
     store: MemoryColumn
     cell: Rect
     max_bytes: float

@@ -83,7 +83,7 @@ class CandidateDot:
 
     @property
     def style(self) -> DotStyle:
-        """Return the look of a candidate of this mark: best, front or other."""
+        """Return the look of the dot, which depends on the candidate's mark."""
         return STYLES[self.dot.mark]
 
     @property
@@ -97,7 +97,8 @@ def scatter_svg(scatter: Scatter, look: Look = ALONE) -> str:
     """Return a scatter plot of a search's candidates as SVG, 960 pixels wide: seconds a step across, memory upwards.
 
     `look` says whether the picture is embedded in a page. A line connects the candidates marked best or front. If the
-    slowest takes more than 20 times as long as the fastest, seconds are on a logarithmic scale.
+    slowest takes more than 20 times as long as the fastest, seconds are on a logarithmic scale. At most 24 candidates,
+    the best first, are named where there is room.
     """
     names = {dot.mark: dot.label for dot in reversed(scatter.dots)}
     # The best is named here, for it may have no place at its dot.

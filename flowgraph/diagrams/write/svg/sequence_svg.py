@@ -69,7 +69,6 @@ def sequence_svg(diagram: SequenceDiagram, look: Look = ALONE) -> str:
 
 
 def _sheet(diagram: SequenceDiagram) -> Sheet:
-    """Return the layout with actors as far apart as their boxes and the labels between them need."""
     places = {actor.id: place for place, actor in enumerate(diagram.actors)}
     widths = list[float]()
     for actor in diagram.actors:

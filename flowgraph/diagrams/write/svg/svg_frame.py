@@ -83,7 +83,7 @@ def svg_document(
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a legend: the CSS classes of its sample, its name, and a short key that is written in the sample."""
+    """An entry of a legend: its name, the CSS classes and shape of its sample, and a short key on the sample."""
 
     classes: str
     name: str

@@ -23,7 +23,7 @@ WIDTH_MIN = 20
 def terminal(drawing: Drawing, width: int, colour: bool) -> str:
     """Return a picture of any kind as text for a terminal of `width` columns, with its title above and `about` below.
 
-    At least 20 columns are used. Only a name may be wider than the terminal. `colour` adds escape codes.
+    At least 20 columns are used. Only the title may be wider than the terminal. `colour` adds escape codes.
     """
     from rich.console import Console
     from rich.text import Text

@@ -36,8 +36,6 @@ _LISTED: Mapping[ArrowStyle, str] = {
 
 @dataclass(frozen=True)
 class _Line:
-    """One line in its four columns."""
-
     name: Text
     rails: str
     kind: Text
@@ -105,7 +103,7 @@ def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterat
 
 
 def kind_text(box: Box) -> Text:
-    """Return the kind of a box as text for a terminal, in the colour of boxes of that kind."""
+    """Return the kind of a box as text for a terminal; kinds of nodes and models are coloured."""
     return Text(box.kind, "" if box.kind in _UNCOLOURED else INKS[box.kind].border)
 
 
@@ -137,8 +135,8 @@ def _rails(row: BoxLine) -> str:
 class BoxLine:
     """One box and its place: the column of the box, and the rails in its line, by their columns.
 
-    The box reads the rails `reads`; the rails `ends` end here, and `rails` are all that pass or end. `arrows` lead
-    here.
+    The box reads the rails `reads`; the rails `ends` end here, and `rails` are all that pass or end. `arrows` are the
+    rails' arrows to the box.
     """
 
     box: Box
@@ -209,7 +207,7 @@ def reading_order(picture: Picture) -> Sequence[Box]:
 
 
 def is_placed(picture: Picture) -> bool:
-    """Return whether a picture shows pools, machines or devices."""
+    """Return whether a picture has frames of pools, homes or the host, or boxes of devices."""
     return any(frame.kind != "frame" for frame in picture.frames) or any(box.kind == "device" for box in picture.boxes)
 
 
@@ -248,7 +246,6 @@ def _panels_in(picture: Picture, frame: Frame | None) -> Iterator[RenderableType
 
 
 def _name(picture: Picture, box_id: str, reader_frame: str | None = None) -> str:
-    """Return a box's name, with its frame if boxes elsewhere have that name too."""
     names = {box.id: clean(box.label[0] if box.label else "") for box in picture.boxes}
     name = names[box_id]
     box = next(box for box in picture.boxes if box.id == box_id)
