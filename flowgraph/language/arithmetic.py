@@ -12,11 +12,11 @@ L = TypeVar("L", bound=Linear)
 
 @node
 def add(a: L, *, to: L) -> L:
-    """Add two values of one type."""
+    """Return the sum of two values of one type, such as two losses."""
     return a.plus(to)
 
 
 @node
 def scale(a: L, *, factor: float) -> L:
-    """Multiply a value by a number."""
+    """Return a value multiplied by a number, such as a weighted loss."""
     return a.times(factor)
