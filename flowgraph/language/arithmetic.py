@@ -12,11 +12,11 @@ L = TypeVar("L", bound=Linear)
 
 @node
 def add(a: L, *, to: L) -> L:
-    """Return the sum of two values of one type, such as two losses."""
+    """Add two values of one type."""
     return a.plus(to)
 
 
 @node
 def scale(a: L, *, factor: float) -> L:
-    """Return a value multiplied by a number, such as a weighted loss."""
+    """Multiply a value by a number."""
     return a.times(factor)

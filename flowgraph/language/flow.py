@@ -399,7 +399,6 @@ def _distinct(faults: Sequence[FlowError]) -> list[FlowError]:
 
 
 def _with_results(graph: Graph, outputs: Sequence[Any], calls: Sequence[Node]) -> Graph:
-    """Return a graph with its results, and the calls that they do not reach."""
     complete = replace(graph, outputs=tuple(cast("Edge", value.edge) for value in outputs))
     read = set(complete.all_nodes)
     return replace(complete, dropped=tuple(call for call in calls if call not in read))

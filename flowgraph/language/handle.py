@@ -232,7 +232,7 @@ class Tokenizer(Protocol):
     """Text to token ids and back, with the tokenizer and the chat template of the model."""
 
     def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
-        """Return the token ids of a chat up to the model's turn, or of the whole chat if there is an answer."""
+        """Return the token ids of a chat: up to the start of the model's turn, or with the turn `answer` if given."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -241,7 +241,7 @@ class Tokenizer(Protocol):
 
 
 class Handle(Protocol):
-    """A hosted model. `version` counts its updates."""
+    """A hosted model. `version` is the number of its updates."""
 
     version: int
 
@@ -262,12 +262,12 @@ class Handle(Protocol):
 
     @property
     def packs(self) -> bool:
-        """Return whether forward passes concatenate rows, with a shared context only once, instead of padding them."""
+        """Return whether forward passes pack rows into one sequence, a shared context once, instead of padding rows."""
         ...
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """Return the maximum number of tokens in a pass with gradients, or None if the plan does not set it."""
+        """Return the maximum number of tokens in a micro-batch of an update; None if the plan does not set it."""
         ...
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:

@@ -71,8 +71,8 @@ def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observations) 
     """Run `nodes` in order, add their results to `env`, and return `env`; metrics and seconds are added to `observed`.
 
     `env` maps nodes, parameters and edges to values; nodes that it already has are skipped. Nodes that read statistics
-    of one model on the same batch share one forward pass. `key` names the run's random numbers. Errors name the node
-    and its line in the flow; an exception in a user's body becomes a UserCodeError.
+    of one model on the same batch share one forward pass. `key` names the run's random numbers. Raises the errors of
+    `run_body` and `measures_of`, and KeyError if `env` lacks an input.
     """
     forwards = shared_forwards(nodes)
     views: dict[Shared, SharedForward] = {}

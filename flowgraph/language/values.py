@@ -304,7 +304,7 @@ class Record(Value):
         raise FlowTypeError.bad_call(_here(), type(self).__name__, why, f"its parts: {', '.join(self.parts)}")
 
     def measured(self, *measures: Measure) -> Self:
-        """Set the measures that the node which returns this record reports, and return the record."""
+        """Replace the measures of this record, which its node reports as metrics, and return the record."""
         self.measures = measures
         return self
 
