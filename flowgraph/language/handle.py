@@ -125,7 +125,7 @@ class SampleRequest:
 
 @dataclass(frozen=True)
 class Completion:
-    """One sample: token ids, their log-probs, whether it ended by itself, and (first token, version) spans.
+    """One sample: token ids, their log-probs, whether an end token or stop ended it, and (first token, version) spans.
 
     Log-probs are of the distribution that a token was drawn from: after penalty, temperature and truncation.
     """
@@ -290,7 +290,7 @@ class Handle(Protocol):
         ...
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the model's weights by the tensors in `weights`, by name."""
+        """Replace the model's weights by the tensors in `weights`, by name; `version` does not change."""
         ...
 
 
