@@ -58,7 +58,7 @@ def demonstrations(
 
 
 def answer_of(row: Mapping[str, object], column: str) -> str:
-    """Return the answer in a row of the data set. Raises DataError if it is missing, empty or not a text.
+    """Return the answer in a row of the data set. Raises DataError if the answer is missing, empty or not a text.
 
     `column` names the answer's column, or a path such as `extra_info.answer`. "" means the column `response`, or in a
     row without such a column `extra_info.answer`, else `reward_model.ground_truth`.

@@ -43,9 +43,10 @@ def averaged(
 def refreshed(
     ref: MovingReference, *, policy: LanguageModel, every: Annotated[int, Field(ge=1)] = 100, key: Key = Key()
 ) -> MovingReference:
-    """Copy the policy's weights to the reference in every `every`-th step of the run; return its next version.
+    """Copy the policy's weights to the reference in every `every`-th step; return the reference's next version.
 
-    In all other steps the reference keeps its weights.
+    Steps of the run count from 1 here. In all other steps the reference keeps its weights. Both models must have the
+    same tensors.
     Source: Liu et al. 2025 (ProRL), arXiv 2505.24864, section 3.3. Deviation: at fixed steps, and without a reset of
     the optimizer's state.
     """

@@ -101,7 +101,7 @@ def generate(
     `repetition_penalty` divides positive logits, and multiplies negative logits, of tokens that are already in the
     prompt or the response. The rollout's log-probs are those of the resulting distribution. The key, the prompt's row
     in the data set, the sample and the position determine each random number, so a response does not depend on its
-    batch.
+    batch. Raises ModelError if a prompt is empty, or if it and `max_tokens` exceed the model's positions.
     """
     encode = policy.handle.tokenizer.encode
     contexts = [encode(messages) for messages in prompts.columns.data.column("prompt").to_pylist()]

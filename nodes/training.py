@@ -81,7 +81,7 @@ def update(
 
 
 def scheduled(step: int, schedule: str, warmup_steps: int, decay_steps: int, minimum: float) -> float:
-    """Return the factor of the learning rate in one step of a run, counted from 0.
+    """Return the factor of the learning rate at `step`, the step of a run counted from 0.
 
     The factor rises linearly to 1 in the last of the `warmup_steps`. Then "constant" stays 1; "linear" and "cosine"
     fall, in a line or half a wave, to `minimum` at step `decay_steps` and stay there. Raises LawError if such a

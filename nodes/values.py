@@ -151,7 +151,7 @@ class Versions(Value):
 
 
 class Finished(Value):
-    """Whether each response ended before the limit on its tokens: [B] bool."""
+    """Whether an end token or a stop ended each response, rather than the limit on its tokens: [B] bool."""
 
     kind = Kind.ROW
     dtype = "bool"

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def check_op(op: Op, signature: Signature) -> None:
     """Raise FlowTypeError, with the line of the node's function, if the declaration of an op is invalid.
 
-    `signature` is that of the function. Errors: a trait with an unknown value or a value of another type; two
-    positional ports that the same value fits; `carries` without a port of a State whose next version is the first
-    result; new or reordered rows without a Group in the results; `corrects` with the name of no other port; a Loss next
-    to other results; and a Loss from a Loss and a mask, or from neither a Loss nor exactly one mask.
+    `signature` is the signature of that function. Errors: a trait with an invalid value; two positional ports that the
+    same value fits; `carries` that does not name a port of type State whose next version is the first result; new or
+    reordered rows if no result is a Record with a Group; `corrects` that does not name another port; a Loss next to
+    other results; a Loss from a Loss and a mask, or from neither a Loss nor exactly one mask.
     """
     where, positional = str(signature.at), [port for port in op.ports if port.name in signature.positional]
     _check_traits(op, where)
@@ -164,7 +164,7 @@ def _check_inner(node: Node, region: Region, notes: Sequence[str]) -> None:
 
 
 def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> None:
-    """Raise FlowTypeError unless `outputs` are edges, one of each type in the return annotation of the flow `name`."""
+    """Raise FlowTypeError unless the results of the flow `name` are edges of the annotated types, in the same order."""
     where, count = str(signature.at), len(signature.returns)
     if len(outputs) != count:
         why = f"should return {count} value{'s' if count > 1 else ''}, but returned {len(outputs)}"
@@ -179,9 +179,10 @@ def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> No
 def check_result(node: Node, result: Any, inputs: Mapping[str, Any]) -> None:
     """Raise LawError if the real results of a node differ from what its op declares.
 
-    Errors: another number of results; a result of another type; a token column that is not [rows, tokens]; another kind
-    of number (int, float, bool) than the column's type has; and, unless the op makes or reorders rows, another number
-    of rows than `inputs` have, or another order of their ids.
+    `result` is a tuple if the node has several results; `inputs` are its values by port. Errors: another number of
+    results; a result of another type; a token column that is not [rows, tokens]; another kind of number (int, float,
+    bool) than the column's type has; and, unless the op makes or reorders rows, another number of rows than the inputs
+    have, or another order of their ids. Inputs on ports with `Rows.OTHER` are not compared.
     """
     results = result if isinstance(result, tuple) else (result,)
     where = str(node.at)

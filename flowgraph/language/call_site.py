@@ -13,7 +13,7 @@ _SHIPPED = f"{Path(__file__).parents[1] / 'examples'}/"
 
 @dataclass(frozen=True)
 class Site:
-    """A line of a user's file."""
+    """A line of a user's file; its text is `name:line`, without the folder."""
 
     file: str
     line: int

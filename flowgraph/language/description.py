@@ -16,9 +16,9 @@ from flowgraph.language.graph import Edge, Node
 
 @dataclass
 class RecordedCalls:
-    """The calls of a description in order; if `going_on`, also its faults, and a fault does not end the description.
+    """The calls of nodes in the description of a flow, in order; if `going_on`, faults are collected, not raised.
 
-    `unknown` are calls whose fault leaves the type of their result unknown, so that it is accepted as any type.
+    `unknown` are calls whose fault leaves the type of their result unknown; such a result is accepted as any type.
     """
 
     going_on: bool = False
@@ -36,7 +36,7 @@ def current_record() -> RecordedCalls | None:
 
 
 def has_unknown_type(edge: Edge | None) -> bool:
-    """Return whether the type of an edge is unknown because the call that made it has a fault; False for None."""
+    """Return whether an edge comes from a call whose fault leaves its type unknown; False for None and no record."""
     record = current_record()
     return record is not None and edge is not None and edge.source in record.unknown
 

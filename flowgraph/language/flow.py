@@ -64,8 +64,8 @@ def node(fn: Callable[..., Any] | None = None, /, **traits: Unpack[Traits]) -> A
     `on_policy=True` refuses rows that stale weights sampled. `samples` names the settings whose product is the number
     of responses that a generate node samples for each prompt, by default `n`. `graph.Op` describes the other traits.
 
-    Raises FlowTypeError for an unknown trait, for a default that its own type refuses, and for a signature that a graph
-    cannot hold, for example with two positional ports of one type.
+    Raises FlowTypeError for an unknown trait or an invalid value of one, for a default that its own type refuses, and
+    for a signature that a graph cannot hold, for example with two positional ports of one type.
     """
     if fn is not None:
         return _make_node(fn, traits)
@@ -192,7 +192,6 @@ def _stand_in(
 
 
 def _declared_model(fn: Callable[..., Any], bound: type[Value]) -> type[Value]:
-    """Return the model that a loss declares, where its call leaves it open."""
     declared: Any = next(iter(_local_hints(fn).values()), bound)
     return declared if isinstance(declared, type) and issubclass(declared, bound) else bound
 
@@ -243,7 +242,7 @@ def describe_region(op: Op, port: Port, fn: Callable[..., Any], kind: type[Value
     Nodes that depend on the parameter of `fn` are `inner`; other values that these nodes read are captured. `op`,
     `port` and `site` are the call that takes the loss. Raises FlowTypeError if `fn` has an annotation that cannot be
     read, does not take exactly one model of this type, or does not return a loss that is an edge; LawError if the loss
-    breaks a law of `check_region`. Errors of the lines of `fn` pass through.
+    breaks a law of `check_region`, unless faults of `fn` were recorded. Exceptions in `fn` pass through.
     """
     at = defined_at(fn)
     names = list(inspect.signature(fn).parameters)
@@ -337,8 +336,8 @@ class Flow(Generic[P, R]):
     def graph(self, settings: Mapping[str, object] | None = None) -> Graph:
         """Return the graph of the flow, after a check of the laws; `settings` are its keyword-only parameters by name.
 
-        Each call describes the flow again. Raises only a FlowError: an exception in the flow's own lines becomes a
-        UserCodeError with the line.
+        Each call describes the flow again. Raises a FlowError for invalid settings, a fault of the description or a
+        broken law; an exception in the flow's own lines becomes a UserCodeError with the line.
         """
         with recording() as record:
             graph, outputs = self._described(settings or {})
@@ -354,8 +353,8 @@ class Flow(Generic[P, R]):
         """Return the distinct faults of the flow in the order of its lines; an empty list for a correct flow.
 
         `settings` are values of its keyword-only parameters by name. After a faulty call, the description continues
-        with the valid part of the call. An exception in the flow's own lines ends the description, and then the laws
-        are not checked. A broken law is left out if its line has another fault.
+        with the valid part of the call. Invalid settings or results, or an exception in the flow's own lines, end the
+        description, and then the laws are not checked. A broken law is left out if its line has another fault.
         """
         with recording(going_on=True) as record:
             try:
@@ -400,7 +399,6 @@ def _distinct(faults: Sequence[FlowError]) -> list[FlowError]:
 
 
 def _with_results(graph: Graph, outputs: Sequence[Any], calls: Sequence[Node]) -> Graph:
-    """Return a graph with its results, and the calls that they do not reach."""
     complete = replace(graph, outputs=tuple(cast("Edge", value.edge) for value in outputs))
     read = set(complete.all_nodes)
     return replace(complete, dropped=tuple(call for call in calls if call not in read))

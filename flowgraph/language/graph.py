@@ -32,7 +32,7 @@ NodeKind = Literal["generate", "score", "logprob", "advantage", "update", "host"
 
 @dataclass(frozen=True)
 class Port:
-    """One input of an op: a value, or a region (a function of a model, described when the node is)."""
+    """One input of an op: a value, or a region (a function that takes a model and returns a loss)."""
 
     name: str
     type: Any  # a Value subclass, or a TypeVar bound to one
@@ -101,7 +101,7 @@ class Param:
 
 @dataclass(frozen=True, eq=False)
 class Const:
-    """A real value that a region captures when `update` is called on real values."""
+    """A real value among the inputs of a call on edges, as in a loss when `update` is called on real values."""
 
     value: Value
     at: Site
@@ -110,9 +110,10 @@ class Const:
 
 @dataclass(frozen=True)
 class Edge:
-    """One output of a source, as a reader sees it; `at_most` is how many versions a sampling read may lag.
+    """One result of a source, or a part of that result, as a node reads it; `port` is the dotted path of the part.
 
-    If `corrected`, a loss on its samples must correct for the lag.
+    `at_most` is the number of updates by which the weights of a model that samples may lag. If `corrected`, a loss on
+    these samples must correct for the lag.
     """
 
     source: Node | Param | Const
@@ -140,9 +141,9 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A loss: nodes that read its own parameters are `inner` and run again for each part; the rest is captured.
+    """A loss: the nodes that depend on its parameters are `inner` and run again for each micro-batch.
 
-    `counts` are the distinct masks whose counts divide its terms.
+    `captures` are the other values that these nodes read; `counts` are the distinct masks whose counts divide terms.
     """
 
     name: str
@@ -155,7 +156,7 @@ class Region:
 
     @classmethod
     def of(cls, name: str, params: tuple[Param, ...], output: Edge, at: Site) -> Region:
-        """Return the region that computes `output` from `params`; its inner nodes are those that depend on `params`."""
+        """Return the region that computes `output`, without counts; inner nodes are those that depend on `params`."""
         inner, inside = list[Node](), set[Source](params)
         for source in reachable([output], newer=min(param.stamp for param in params)):
             if isinstance(source, Node) and any(edge.source in inside for edge in source.edges()):
@@ -196,7 +197,7 @@ class Node:
         return next((edge for name, edge in self.inputs if name == port), None)
 
     def carried(self) -> Edge | None:
-        """Return the edge, without lag, of the state that this node replaces by a new version; None without one."""
+        """Return an edge, without permitted lag, to the state that this node replaces; None if it replaces none."""
         edge = self.input(self.op.carries) if self.op.carries is not None else None
         return newest(edge) if edge is not None else None
 
@@ -243,12 +244,12 @@ class Graph:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes of the flow, without those inside regions, in the order of the flow."""
+        """Return the nodes on which the results depend, without those inside losses, in the order of the flow."""
         return tuple(source for source in reachable(self.outputs) if isinstance(source, Node))
 
     @cached_property
     def all_nodes(self) -> tuple[Node, ...]:
-        """Return the nodes of the flow, including those inside regions, in the order of the flow."""
+        """Return the nodes on which the results depend, including those inside losses, in the order of the flow."""
         inner = (inner for node in self.nodes for _, region in node.regions for inner in region.inner)
         return tuple(sorted({*self.nodes, *inner}, key=lambda node: node.stamp))
 
@@ -260,7 +261,7 @@ class Graph:
         return next((param for param in self.params if param.name == name), None)
 
     def carries(self) -> dict[str, int]:
-        """Return the index of the result that is a parameter's next version, by parameter name; others are left out."""
+        """Return, by name of a carried parameter, the index of the result that is its next version or unchanged."""
         roots = [(carried_from(edge), i) for i, edge in enumerate(self.outputs) if issubclass(edge.type, State)]
         return {root.name: i for root, i in roots if root is not None and root in self.params}
 
@@ -275,7 +276,7 @@ def lag_text(at_most: int) -> str:
 
 
 def newest(edge: Edge) -> Edge:
-    """Return an edge to the same version of a model, without the lag that `stale` permits."""
+    """Return the edge without the lag that `stale` permits; the same edge if none is permitted."""
     return replace(edge, at_most=0, corrected=True) if edge.at_most or not edge.corrected else edge
 
 

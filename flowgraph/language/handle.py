@@ -47,9 +47,9 @@ WHOLE_VOCABULARY = Truncation()
 
 @dataclass(frozen=True)
 class Stopping:
-    """What ends a response besides the model's end tokens: texts and token ids, which it still contains.
+    """The texts and token ids that end a response, which contains them, besides the model's end tokens.
 
-    With `ignore_eos`, the model's end tokens do not end it.
+    With `ignore_eos`, the model's end tokens do not end a response.
     """
 
     texts: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class ResponseRows:
     """Responses to read: `context` is B lists of token ids (`pyarrow.ListArray`), `tokens` [B, T] int64, `lengths` [B].
 
     `temperature` divides the logits, as it did when the responses were sampled; 0 (greedy) reads as 1. `truncation`
-    leaves out tokens, also as it did then, but never the response's own.
+    leaves out tokens, as it did in sampling, but never a token of the response.
     """
 
     context: Any
@@ -74,10 +74,10 @@ class ResponseRows:
 
 @dataclass(frozen=True)
 class TokenStats:
-    """The statistics of one forward pass for each response token: [B, T], zero beyond a row's length.
+    """The statistics of one forward pass for each response token: [B, T], zero beyond a row's length; None if unasked.
 
-    `square_probs` is the sum over the vocabulary of squared probabilities, `values` the output of a value head before
-    each token, and `score` [B] the output of a classifier for each row.
+    `logprobs` and `entropy` are in nats; `square_probs` is the sum over the vocabulary of squared probabilities;
+    `values` is the output of a value head before each token, and `score` [B] that of a classifier for each row.
     """
 
     logprobs: Tensor | None = None
@@ -125,7 +125,7 @@ class SampleRequest:
 
 @dataclass(frozen=True)
 class Completion:
-    """One sample: token ids, their log-probs, whether it ended by itself, and (first token, version) spans.
+    """One sample: token ids, their log-probs, whether an end token or stop ended it, and (first token, version) spans.
 
     Log-probs are of the distribution that a token was drawn from: after penalty, temperature and truncation.
     """
@@ -165,7 +165,7 @@ FaultyRow = tuple[int, int, int]
 class NotFinite(LawError):
     """A step that was refused because its loss or gradient is not finite; `rows` are the rows that caused it.
 
-    A row with index `WHOLE` means a whole micro-batch: its loss is not finite, although what was read of its rows is.
+    A row with index `WHOLE` means a whole micro-batch: its loss is not finite, although the values of its rows are.
     If `rows` is empty, only the model's backward pass gave values that are not finite.
     """
 
@@ -215,7 +215,7 @@ class Ranks(Protocol):
 
 
 class SingleRank:
-    """One rank by itself."""
+    """The `Ranks` of a node that runs on one rank."""
 
     rank, count = 0, 1
 
@@ -232,7 +232,7 @@ class Tokenizer(Protocol):
     """Text to token ids and back, with the tokenizer and the chat template of the model."""
 
     def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
-        """Return the token ids of a chat up to the model's turn, or of the whole chat if there is an answer."""
+        """Return the token ids of a chat: up to the start of the model's turn, or with the turn `answer` if given."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -241,7 +241,7 @@ class Tokenizer(Protocol):
 
 
 class Handle(Protocol):
-    """A hosted model. `version` counts its updates."""
+    """A hosted model. `version` is the number of its updates."""
 
     version: int
 
@@ -262,12 +262,12 @@ class Handle(Protocol):
 
     @property
     def packs(self) -> bool:
-        """Return whether forward passes concatenate rows, with a shared context only once, instead of padding them."""
+        """Return whether forward passes pack rows into one sequence, a shared context once, instead of padding rows."""
         ...
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """Return the maximum number of tokens in a pass with gradients, or None if the plan does not set it."""
+        """Return the maximum number of tokens in a micro-batch of an update; None if the plan does not set it."""
         ...
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
@@ -281,7 +281,7 @@ class Handle(Protocol):
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
         """Take an optimizer step on the sum of `losses`, one for each micro-batch; return its loss and gradient norm.
 
-        Raises `NotFinite` and leaves the weights untouched when the loss or the gradient is not finite.
+        Raises `NotFinite` and leaves the weights unchanged if loss or gradient is not finite. All ranks must call it.
         """
         ...
 
@@ -290,7 +290,7 @@ class Handle(Protocol):
         ...
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the model's weights by the tensors in `weights`, by name."""
+        """Replace the model's weights by the tensors in `weights`, by name; `version` does not change."""
         ...
 
 

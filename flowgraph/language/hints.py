@@ -16,9 +16,9 @@ def wrong_type(
 ) -> FlowTypeError:
     """Return the error for a port that got a value of another type than `expected`.
 
-    `arguments` are all values of the call, and `site` is its line. The hint names a part of a record, made by the
-    nearest node behind the arguments, that has the expected type; or says how to convert between rows and tokens; or is
-    "".
+    `arguments` are all values of the call, and `site` is its line. If one of the 200 nearest nodes on which the
+    arguments depend returns a record with a part of the expected type, the hint names the nearest such part. Otherwise
+    it says how to convert if one type is per row and the other per token, and else is "".
     """
     edge = value.edge if isinstance(value, Value) else None
     origin = edge.made() if edge else ""
@@ -37,7 +37,6 @@ _NODES_AT_MOST = 200  # how many nodes back a hint may lie
 
 
 def _fitting_part(expected: type[Value], edges: Sequence[Edge]) -> str:
-    """Return the part of a record that has the expected type, of the nearest node that edges depend on; "" if none."""
     todo, seen = deque(edge.source for edge in edges), set[Source]()
     while todo and len(seen) < _NODES_AT_MOST:
         source = todo.popleft()

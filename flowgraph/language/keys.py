@@ -23,7 +23,7 @@ class Key:
     node: str = ""
 
     def bits(self, *parts: int) -> tuple[int, int]:
-        """Return two 64-bit integers that depend only on this key and `parts`, such as a prompt's and a sample's index.
+        """Return two unsigned 64-bit integers that depend only on this key and `parts`, such as row indices.
 
         >>> Key(1).bits(2, 3) == Key(1).bits(2, 3) != Key(1).bits(3, 2)
         True
@@ -36,7 +36,7 @@ class Key:
     def generator(self, *parts: int, position: int = 0) -> Generator:
         """Return a NumPy generator (Philox) whose numbers depend only on this key, `parts` and `position`.
 
-        `position` is the counter from which the generator starts.
+        `position` is a word of the counter: generators with different positions do not overlap.
         """
         import numpy as np
 

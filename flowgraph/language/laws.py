@@ -21,8 +21,8 @@ class Law:
     """One law: its number in the design, its subject, its text, and the code that checks it.
 
     At one of STAGES, `holders` is a function that takes a graph, a placed graph or a program, and yields an error for
-    each breach. At other stages it is one or more objects, given by name if later rooms define them. `since` names the
-    pass of lowering after which the law must hold.
+    each breach. At the stages "call" and "run", it is an object, the name of an object, or a tuple of these. `since`
+    names the pass of lowering after which a law of "lowered" must hold; it is "" at other stages.
     """
 
     number: int
@@ -46,9 +46,9 @@ class Law:
         return ", ".join(name.removeprefix("flowgraph.") for name in names)
 
     def breaches(self, thing: Any) -> Iterator[FlowError]:
-        """Yield an error for each place where `thing` breaks this law, which must be one of a stage in STAGES.
+        """Yield a FlowError for each place where a graph, placed graph or program breaks this law.
 
-        `thing` is the graph, placed graph or program of that stage.
+        The law must belong to one of STAGES, and `thing` must be at that stage.
         """
         holder: Callable[[Any], Iterator[FlowError]] = self.holders
         yield from holder(thing)
@@ -58,14 +58,14 @@ _TABLES: list[str] = []
 
 
 def set_law_table(table: str) -> None:
-    """Set the table of laws to the one at `module:name`, which is imported when a law is first used."""
+    """Set the table of laws to the object at `module:name`, which is imported when a law is next used."""
     _TABLES[:] = [table]
     laws.cache_clear()
 
 
 @cache
 def laws() -> Laws:
-    """Return the table of laws, by stage, that `set_law_table` named; it is imported by the first call."""
+    """Return the laws by stage, from the table that `set_law_table` named. Raises IndexError if no table is named."""
     module, _, name = _TABLES[0].partition(":")
     table: Laws = getattr(importlib.import_module(module), name)
     return table
@@ -74,7 +74,7 @@ def laws() -> Laws:
 def check(stage: Stage, thing: Any, *, after: str = "") -> None:
     """Raise the FlowError of the first place where a graph, placed graph or program breaks a law of a stage.
 
-    `after` is the name of the pass that returned `thing`; the error has it as a note.
+    `after` names the pass that returned `thing`, for a note of the error; "" means no note.
     """
     for error in faults(stage, thing):
         if after:

@@ -110,8 +110,8 @@ class Loss(Linear):
     ) -> Self:
         """Return a loss with one term: `values` [B, T] averaged over the tokens that `mask` [B, T] keeps.
 
-        `aggregation` is a kind of mean, or a constant length above 0 that divides the sum of each row. Raises LawError
-        for any other.
+        `aggregation` is an Aggregation, or a constant length above 0 that divides the sum of each row before the mean
+        over rows. Raises LawError for any other.
         """
         try:
             how = _how(aggregation)
@@ -126,13 +126,14 @@ class Loss(Linear):
         return terms
 
     def times(self, factor: float) -> Self:
-        """Return the loss with the weight of each term multiplied by `factor`."""
+        """Return the loss with the weight of each term multiplied by `factor`; its measures are not multiplied."""
         return type(self)([replace(term, weight=term.weight * factor) for term in self.terms], self.measures)
 
     def total(self, counts: Sequence[Counts]) -> Tensor:
         """Return the loss, a scalar; `counts` has those of each term over the whole minibatch, in order.
 
-        On a micro-batch, the result is its share of the loss. Raises LawError as `Term.total` does.
+        On a micro-batch, the result is its share of the loss. Raises LawError as `Term.total` does, and ValueError if
+        there are more or fewer counts than terms.
         """
         totals = (term.total(count) for term, count in zip(self.terms, counts, strict=True))
         return functools.reduce(operator.add, totals)

@@ -71,8 +71,8 @@ def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observations) 
     """Run `nodes` in order, add their results to `env`, and return `env`; metrics and seconds are added to `observed`.
 
     `env` maps nodes, parameters and edges to values; nodes that it already has are skipped. Nodes that read statistics
-    of one model on the same batch share one forward pass. `key` names the run's random numbers. Errors name the node
-    and its line in the flow; an exception in a user's body becomes a UserCodeError.
+    of one model on the same batch share one forward pass. `key` names the run's random numbers. Raises the errors of
+    `run_body` and `measures_of`, and KeyError if `env` lacks an input.
     """
     forwards = shared_forwards(nodes)
     views: dict[Shared, SharedForward] = {}
@@ -149,7 +149,7 @@ def measures_of(node: Node, result: Any, inputs: Mapping[str, Any]) -> list[Meas
 
 
 class SharedForward:
-    """A view of a handle that runs one forward pass for all nodes that read one model on one batch."""
+    """A view of a handle whose forward passes compute the statistics `stats`, for all nodes that share a pass."""
 
     def __init__(self, handle: Any, stats: tuple[str, ...]) -> None:
         self._handle, self._stats, self._results = handle, stats, dict[tuple[object, ...], Any]()
@@ -157,7 +157,7 @@ class SharedForward:
     def token_stats(self, rows: Any, wanted: tuple[str, ...]) -> Any:
         """Return the statistics that all nodes of this view read, `wanted` among them, for `rows`.
 
-        One forward pass computes them for each batch and distribution; equal calls return the same result.
+        Later calls with the same tensors, temperature and truncation return the result of the first forward pass.
         """
         assert set(wanted) <= set(self._stats), "a node reads a statistic that its op does not name"
         batch = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature, rows.truncation)
@@ -243,7 +243,7 @@ class BoundRegion:
         return [*parts, *(torch.zeros(0, dtype=torch.int64) for _ in range(count - len(parts)))]
 
     def tokens(self) -> Tensor:
-        """Return the number of tokens of each row, summed over all captures and contexts: [B] int64, at least 1.
+        """Return the number of response and context tokens of each row, over all captures: [B] int64, at least 1.
 
         Raises `LawError` if captures have different numbers of rows.
         """
@@ -255,7 +255,7 @@ class BoundRegion:
         return (total + self.contexts()).clamp(min=1)
 
     def contexts(self) -> Tensor:
-        """Return the number of context tokens before each row's responses, summed over all captures: [B] int64."""
+        """Return the number of context tokens before each row's responses, over captures: [B]. Raises as `tokens`."""
         import torch
 
         total = torch.zeros(len(self), dtype=torch.int64)

@@ -33,7 +33,7 @@ def find(values: Iterable[Value], kind: type[V]) -> V | None:
 
 
 def find_all(values: Iterable[Value], kind: type[V]) -> list[V]:
-    """Return all values of a type among `values` and the parts of records; values with the same data count once."""
+    """Return all values of a type among `values` and the parts of records, in order; the same data counts once."""
     return list({id(value.data): value for value in leaves(values) if isinstance(value, kind)}.values())
 
 

@@ -118,7 +118,7 @@ def read_signature(fn: Callable[..., Any], what: str) -> Signature:
 
 
 def defined_at(fn: Callable[..., Any]) -> Site:
-    """Return the file and first line of a function's definition; of a decorated function, those of the inner one."""
+    """Return the file and first line, decorators included, of a function's definition; wrappers are looked through."""
     code = inspect.unwrap(fn).__code__
     return Site(code.co_filename, code.co_firstlineno)
 
@@ -258,7 +258,6 @@ _STATE_TYPES: Mapping[str, tuple[type, ...]] = {"float": (float, int), "int": (i
 
 
 def _not_storable(data: object) -> str:
-    """Return why a file would not read plain data back unchanged, "" if it would."""
     if type(data) is list:
         return next((why for entry in cast("list[object]", data) if (why := _not_storable(entry))), "")
     if type(data) is dict:
@@ -389,9 +388,9 @@ def unstorable_reason(value: object) -> str:
 def setting_faults(
     model: type[BaseModel], values: Mapping[str, object], owner: str, where: str
 ) -> list[SettingError | FlowTypeError]:
-    """Return an error for each unknown, missing or invalid setting in `values`; an empty list if there are none.
+    """Return an error for each unknown or invalid setting in `values`, and for each that is missing; [] if none.
 
-    The arguments are those of `make_settings`, which also refuses values that no file can store.
+    The arguments are those of `make_settings`. Values that no file can store are not reported here.
     """
     fields = model.model_fields
     faults: list[SettingError | FlowTypeError] = [

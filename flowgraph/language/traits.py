@@ -29,7 +29,7 @@ class Rows(enum.Enum):
 class Parts:
     """The parts of the record on a port that the body reads: `rollout: Annotated[Rollout, Parts("tokens")]`.
 
-    Only these travel to it, and reading another part is an error.
+    Only these parts are sent to the node, and reading another one raises LawError.
     """
 
     names: tuple[str, ...]
@@ -42,8 +42,8 @@ class Parts:
 class Corrects:
     """The value on a port corrects for the weights that sampled: `Annotated[ImportanceWeights, Corrects("old")]`.
 
-    Then the node's port of that name may take log-probs of other weights than those that sampled the rows: the maker of
-    the correction must have read the same log-probs on its own port of that name. `Corrects()` needs no such port.
+    The node's port of that name may then take log-probs of other weights than those that sampled the rows. The node
+    that computes the correction must have a port of the same name, with the same log-probs. `Corrects()` names none.
     """
 
     port: str = ""

@@ -45,7 +45,7 @@ Head = Literal["tokens", "values", "rewards", "score"]
 
 
 class Kind(enum.StrEnum):
-    """The shape of a value along a batch of B rows with up to T tokens each."""
+    """The shape of a value in a batch of B rows with up to T tokens each."""
 
     ROW = "row"  # [B, ...]: one entry a row
     TOKEN = "row x token"  # [B, T]: padded, aligned with the responses
@@ -190,7 +190,7 @@ class Model(Value):
     def advanced(self) -> Self:
         """Advance the handle to its next version, after its weights were updated in place; return the model there.
 
-        This object then becomes invalid. Raises LawError if it already is.
+        This object then becomes invalid. Raises LawError if an earlier update has made it invalid.
         """
         handle = self.handle
         handle.version += 1
@@ -272,7 +272,7 @@ class Sample(Value):
 
 
 class Trajectory(Value):
-    """Which trajectory of its sample each row is: [B] int64. The third part; 0 where a sample is one."""
+    """Which trajectory of its sample each row is: [B] int64, 0 for a sample with only one. The third part."""
 
     kind = Kind.ROW
     dtype = "int64"
@@ -304,7 +304,7 @@ class Record(Value):
         raise FlowTypeError.bad_call(_here(), type(self).__name__, why, f"its parts: {', '.join(self.parts)}")
 
     def measured(self, *measures: Measure) -> Self:
-        """Set the measures that the node which returns this record reports, and return the record."""
+        """Replace the measures of this record, which its node reports as metrics, and return the record."""
         self.measures = measures
         return self
 

@@ -17,7 +17,7 @@ _MAX_HEADER_BYTES = 100_000_000  # the bound of the safetensors format
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ModelError if a model's folder lacks config.json, weights or a tokenizer, or if its files are damaged.
+    """Raise ModelError if a model's folder is missing, lacks config.json, weights or a tokenizer, or is damaged.
 
     Of the weights, only the headers and sizes of the safetensors files are checked, unless the folder has `SHA256SUMS`,
     which `save` writes: then the hash of each listed file is compared. The error names the folder or the file.
@@ -49,7 +49,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; raise ModelError if the file cannot be read or has other content."""
+    """Return the JSON object in a file. Raises ModelError if the file cannot be read or is not a JSON object."""
     try:
         value = untrusted.read_json(file)
     except (OSError, ValueError) as error:
@@ -62,8 +62,8 @@ def read_json(file: Path) -> dict[str, Any]:
 def weight_files(folder: Path) -> tuple[Path, ...]:
     """Return the paths of a model's safetensors files: the single file, or else all shards in its index, sorted.
 
-    Raises ModelError if there are none, if the index is invalid or lists a missing shard, or if all weights are
-    pickles, which are never loaded.
+    Raises ModelError if there are none, if the index is invalid or lists a missing shard, if all weights are pickles,
+    which are never loaded, or if the folder cannot be read.
     """
     if (folder / _SINGLE).is_file():
         return (folder / _SINGLE,)

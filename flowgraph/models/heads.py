@@ -70,10 +70,10 @@ def head_names(model: Model) -> frozenset[str]:
 def with_head(model: Model, head: Head, name: object, seed: int | None = None) -> tuple[Model, str]:
     """Return a model with another head on the backbone of `model`, and a note that says how the head was initialized.
 
-    `head` is not "tokens"; the new head has one output. The backbone is shared, and its configuration is changed. If
-    `model` already has a head of one output, the weights of that head are copied. Otherwise the new head is zero, so
-    that all processes get the same one and the first estimates are 0, or random if there is a `seed`, for a head that
-    is never trained. Raises ModelError, which names `name`, if transformers has no such class for this model.
+    `head` is not "tokens"; the new head has one output. The backbone is shared, and its configuration is changed.
+    Parameters of the old head with the same name and shape are copied. The others are 0, so that all processes get the
+    same head and the first estimates are 0; with a `seed` they are random, for a head that is never trained. Raises
+    ModelError, which names `name`, if transformers has no such class for this model.
     """
     import torch
 

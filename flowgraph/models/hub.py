@@ -59,7 +59,7 @@ def cached_tokenizer(name: str) -> Path | None:
 
 
 def reach(name: str, endpoint: str | None = None) -> None:
-    """Raise ModelError if the hub at `endpoint` does not answer within 5 seconds, or lacks the model `name`."""
+    """Raise ModelError if the hub at `endpoint` (None: the default) lacks a model or does not answer within 5 s."""
     client = hub_client()
     with _reaching(name):
         try:
@@ -87,9 +87,10 @@ def _why(error: Exception) -> str:
 def fetch_data(
     name: str, choose: Callable[[Sequence[str]], Sequence[str]], revision: str, *, endpoint: str | None = None
 ) -> list[Path]:
-    """Return the paths of the files of a hub data set that `choose` selects; missing files are downloaded.
+    """Return the paths of the files of a hub data set that `choose` selects, in its order; download missing files.
 
-    `choose` gets the names of all files and returns some of them; without the hub it gets those in the cache. The
+    `choose` gets the names of all files and returns some of them; without the hub it gets those in the cache.
+    The
     result is [] if `choose` selects none, or if the hub has no such `revision`. Raises ModelError if the hub lacks the
     data set, if `name` is not a valid id, if the download fails, or if the hub cannot be reached and its cache lacks
     the files.

@@ -89,7 +89,7 @@ def prepare(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Non
     """Download a model unless it is on this machine, so that several processes can then load it at the same time.
 
     `cache` is the folder of converted models, and `say` gets progress messages. Does nothing for `tiny`, which has no
-    files. Raises ModelError if the download fails.
+    files. Raises ModelError if the download or the conversion fails.
     """
     if source.kind != "tiny":
         folder_of(source, cache, say)
@@ -212,7 +212,7 @@ def digest(model: Model) -> str:
 
 
 def chat_tokenizer(source: ModelSource, cache: Path, say: Callable[[str], None]) -> ChatTokenizer:
-    """Return a model's chat tokenizer, after downloading a missing model; raise ModelError if this fails."""
+    """Return a model's chat tokenizer; a missing model is downloaded. Raises ModelError as `vocabulary` does."""
     if source.kind == "tiny":
         return ChatTokenizer(tiny.build(0, source.size)[1])
     return ChatTokenizer(read_tokenizer(folder_of(source, cache, say), shape(source).vocabulary)[0])
@@ -222,7 +222,7 @@ def vocabulary(source: ModelSource, cache: Path, say: Callable[[str], None]) -> 
     """Return the id of each token of a model's tokenizer, by token, without loading the weights.
 
     A model that is not on this machine is downloaded first, including its weights. Raises ModelError if the download
-    fails or the tokenizer cannot be used.
+    fails, or if config.json or the tokenizer cannot be used.
     """
     if source.kind == "tiny":
         return {token: i for i, token in enumerate(tiny.VOCABULARY)}
@@ -237,8 +237,8 @@ def refuse_other_tokens(
     """Raise ModelError unless every token of the model `writer` has the same id in the model `reader`.
 
     `sources` has the source of each model by name. The reader may have more tokens. The error names the differing token
-    with the lowest id. Models with the same source are not compared; others may be downloaded, and errors of that are
-    raised.
+    with the lowest id. Models with the same name, adapters aside, are not compared; others are downloaded if missing.
+    Errors of `vocabulary` pass through.
     """
     if sources[reader].base.name == sources[writer].base.name:
         return

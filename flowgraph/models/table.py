@@ -71,7 +71,7 @@ def listed(name: str) -> ListedModel | None:
 def full_name(text: str) -> str | None:
     """Return the hub id that a hub id or a short name means, ignoring case; None if it is not in the table.
 
-    Dashes, underscores and spaces in short names are ignored too.
+    Dashes, underscores and spaces in short names are ignored too. A short name that fits several ids is None.
 
     >>> full_name("qwen/qwen3-8b"), full_name("llama-3.1-8b-instruct"), full_name("gpt oss 120B")
     ('Qwen/Qwen3-8B', 'meta-llama/Llama-3.1-8B-Instruct', 'openai/gpt-oss-120b')

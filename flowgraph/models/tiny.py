@@ -55,7 +55,7 @@ def config_of(size: TinySize) -> dict[str, int]:
 
 
 def parse_size(text: str) -> TinySize:
-    """Return the size that a text such as `tiny` or `tiny:hidden=64,layers=2` describes; the rest has its default.
+    """Return the size that a text such as `tiny:hidden=64,layers=2` describes; other options have their defaults.
 
     Raises ModelError for an option that is unknown, not an integer, or out of its range, and if `hidden` is not a
     multiple of 2 · `heads`.

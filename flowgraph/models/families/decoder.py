@@ -184,7 +184,7 @@ class Decoder(BaseModel, ABC):
         return Experts()
 
     def windowed(self) -> int:
-        """Return the number of layers whose attention window is shorter than the longest sequence."""
+        """Return the number of layers with an attention window shorter than the number of positions; 0 without one."""
         if self.sliding_window is None or self.sliding_window >= (self.max_position_embeddings or inf):
             return 0
         if self.layer_types is not None:

@@ -8,7 +8,7 @@ from flowgraph.models.families.decoder import BiasedAttention, Count, Decoder, T
 
 
 class Early(Decoder):
-    """Biases everywhere, one linear layer for queries, keys and values, an MLP four times as wide."""
+    """A decoder with biases, one linear layer for queries, keys and values, and an MLP of two layers, not gated."""
 
     fused_qkv = True
     layer_norms = 4

@@ -29,8 +29,7 @@ class DeltaNet(Decoder):
 
     default_head_dim = 256
     fused_inputs: ClassVar[bool] = False
-    """Whether what is convolved and the gate of a delta network come from one linear layer, two numbers of each head
-    from another."""
+    """Whether a delta network has two linear input layers, convolved with gate and numbers of heads; else four."""
 
     linear_conv_kernel_dim: Count = 4
     linear_key_head_dim: Count = 128

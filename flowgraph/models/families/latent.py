@@ -175,7 +175,6 @@ class DeepseekV4(SharedExperts):
         return tuple(ratios.get(kind, 0) for kind in self.layer_types or ())
 
     def _indexed(self, ratio: int) -> bool:
-        """Return whether layers with this ratio have an index: those with the smallest ratio do."""
         return ratio == min(filter(None, self._ratios()))
 
     def _compressor(self, ratio: int, width: int, size: int) -> Tensors:
