@@ -60,7 +60,7 @@ class LoadedRule:
 
     @property
     def batched(self) -> bool:
-        """Return whether the rule has the signature of TRL's reward functions."""
+        """Return whether the rule has the form of TRL's reward functions: one of its parameters is `completions`."""
         return bool(sibling("rule_forms.py").is_batched(self.names))
 
 
@@ -134,9 +134,9 @@ def shortened(text: str, limit_characters: int) -> str:
 
 
 def place(error: BaseException, file: str) -> str:
-    """Return `file:line` where an error occurred: its innermost frame in the rule's `file`, else outside this program.
+    """Return `file:line` of an error: its innermost frame in the rule's `file`, or else outside of this program.
 
-    Without such a frame the place of a syntax error is returned, and "" for any other error. Paths below the working
+    Without such a frame, the result is the place of a syntax error, or "" for any other error. Paths below the working
     folder are relative.
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
@@ -177,7 +177,7 @@ def import_source(source: str) -> ModuleType:
 
 
 def sibling(name: str) -> ModuleType:
-    """Import and return another file of this folder, without importing the package."""
+    """Import another file of this folder, at most once and without importing the package, and return its module."""
     return import_source(os.path.join(os.path.dirname(__file__), name))
 
 
