@@ -71,7 +71,7 @@ def check_type(name: str, dtype: DataType, *, where: str) -> None:
 
 
 def check_value(name: str, value: object, *, where: str) -> None:
-    """Raise DataError if one value cannot be stored, or is of a type that the column `name` must not have.
+    """Raise DataError if Arrow cannot store one value, or if its type is not one that the column `name` may have.
 
     `where` names the row in the error. This finds the faulty row of a column.
     """
@@ -115,7 +115,7 @@ def is_text(dtype: DataType) -> bool:
 
 
 def is_messages(dtype: DataType) -> bool:
-    """Return whether a type is a list of messages; a message may have more fields than role and content."""
+    """Return whether a type is a list of structs that have at least the texts `role` and `content`, or of nulls."""
     if not (pa.types.is_list(dtype) or pa.types.is_large_list(dtype)):
         return False
     message = dtype.value_type

@@ -67,7 +67,7 @@ def read_parquet(path: Path) -> Table:
 
 
 def table_digest(table: Table) -> str:
-    """Return the SHA-256 of a table's names, types and values, as 64 hexadecimal digits.
+    """Return the SHA-256 of a table's names, types and values, as 64 hexadecimal digits; metadata does not count.
 
     Equal tables have one digest, however they are chunked, sliced or stored.
 

@@ -46,7 +46,7 @@ class ExportDevices:
 
     @property
     def per_node(self) -> int:
-        """Return the number of devices that the system uses on each machine: the minimum over all machines."""
+        """Return the number of devices that the system uses on each machine: the smallest of `counts`."""
         return min(self.counts)
 
     @property

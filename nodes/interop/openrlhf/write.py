@@ -39,7 +39,7 @@ class Groups:
 
 
 def openrlhf_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values for OpenRLHF's template; adds a note to `spec` for each thing that differs there."""
+    """Return the values for the template of the spec's OpenRLHF version; adds a note to `spec` for each difference."""
     groups, layout, sampler = _groups(spec), _layout(spec), spec.role("sampler")
     if sampler.engine == "sglang":
         spec.note(f"{sampler.role} runs on `sglang`; OpenRLHF samples with vllm")

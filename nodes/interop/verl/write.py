@@ -52,7 +52,7 @@ AGGREGATIONS = {
 
 
 def verl_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values for the template of verl's version; adds a note to `spec` for each thing that differs there."""
+    """Return the values for the template of the spec's verl version; adds a note to `spec` for each difference."""
     sampler = spec.role("sampler")
     separate = sampler.pool not in ("", spec.role("policy").pool)
     trainer, sampling = spec.devices(*trainer_pools(spec, "verl's trainer")), spec.devices(sampler.pool)
