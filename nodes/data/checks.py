@@ -47,7 +47,9 @@ def check_rows(table: Table, *, file: str, where: Callable[[int], str]) -> None:
 
 
 def check_type(name: str, dtype: DataType, *, where: str) -> None:
-    """Raise DataError if the schema gives the column `name` another type than `dtype`; a column of nulls passes.
+    """Raise DataError if the column `name` of a data set must not have the type `dtype`; `where` names its file.
+
+    Only `prompt`, `data_source`, `ability` and `reward_model` have a required type; a column of nulls always passes.
 
     >>> check_type("prompt", pa.string(), where="file")
     Traceback (most recent call last):

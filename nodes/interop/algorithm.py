@@ -69,7 +69,7 @@ class Surrogate:
 
     @property
     def aggregation(self) -> str | float:
-        """Return how terms are aggregated: a name such as `token-mean`, or the length for `sequence-sum`."""
+        """Return how the loss aggregates its terms: a name such as `token-mean`, or the length of a `sequence-sum`."""
         return _aggregation(self.settings)
 
 

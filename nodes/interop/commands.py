@@ -132,10 +132,7 @@ def _system(text: str, is_module: bool) -> System | None:
 
 
 def _overrides(words: Sequence[Word]) -> Iterator[CommandKey]:
-    """Yield Hydra's overrides; `--config-name x` and `--config-name=x` are its options.
-
-    A key without a name is a word that only a running shell knows: a variable with further overrides.
-    """
+    """Yield Hydra's overrides and options; a key without a name is a word that only a running shell knows."""
     remaining = iter(words)
     for word in remaining:
         name, equals, value = word.text.partition("=")

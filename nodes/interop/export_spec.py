@@ -247,7 +247,7 @@ def _parts(graph: Graph) -> dict[Part, str]:
 
 
 def max_tokens(text: str) -> int | None:
-    """Return the largest number of tokens in a text of lengths; None if the text has none, as for a file.
+    """Return the largest number of tokens in a text such as `mean=2k,p99=16k`; None if it has none, as for a file.
 
     `k` means thousand and `m` million. A value of `sigma` does not count.
 

@@ -40,7 +40,7 @@ _IN_DOUBLE_QUOTES = re.compile(r"""(?:[^"\\$`]|\\(?![$"\\`\n]))+""")
 
 
 def error_at(line: int, what: str, word: str = "") -> UsageError:
-    """Return a UsageError at a line of a script, whose text is `what` about `word`; "" names no word."""
+    """Return a UsageError for a line of a script; its text is `what`, after the word at fault unless that is ""."""
     return UsageError(f"`{word}`: {what}" if word else what, where=f"line {line}")
 
 

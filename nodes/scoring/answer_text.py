@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 
 
 class Unreadable(float):
-    """The score of a response in which a rule found no answer: the response counts as unreadable, so as wrong.
+    """The score of a response in which a rule found no answer: it counts as wrong, and in the metric `unreadable`.
 
     A rule of your own may return it too.
     """

@@ -220,7 +220,7 @@ def _open_up(name: str, folder: int | None = None) -> None:
 
 
 def exceeded(process: int, spec: dict[str, Any]) -> str:
-    """Return a text that names the limit on memory, threads or scratch that a process family exceeds; "" if none."""
+    """Return as text which limit on memory, threads or scratch a process and its descendants exceed; "" if none."""
     family = [process]
     for member in family:  # it grows meanwhile
         family += _children_of(member)
@@ -234,9 +234,10 @@ def exceeded(process: int, spec: dict[str, Any]) -> str:
 
 
 def watch(process: int, lifeline: int, spec: dict[str, Any], say: int) -> None:
-    """Wait until a process ends, its family exceeds a limit of `spec`, or the parent closes the lifeline; kill nothing.
+    """Wait until a process ends, exceeds a limit of `spec` with its descendants, or the parent closes the lifeline.
 
-    Limits are checked every 0.25 s; one that is exceeded is reported on `say`. `lifeline` and `say` are descriptors.
+    The process is not killed. Limits are checked every 0.25 s; one that is exceeded is reported on `say`. `lifeline`
+    and `say` are file descriptors.
     """
     ended = _ended(process)
     while not select.select([ended, lifeline], [], [], LOOK_S)[0]:

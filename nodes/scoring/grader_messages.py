@@ -122,6 +122,8 @@ def read_message(
 ) -> Answer | LoadAnswer | None:
     """Return the answer in a line of JSON; None if it is invalid, or if its id is not `question`.
 
+    `kind` is `LOADS` for the answer to loading a rule, `ANSWERS` for the answer to a row.
+
     >>> read_message(ANSWERS, b'{"id": 7, "score": 0.5}', 7).score, read_message(ANSWERS, b'{"id": 8, "score": 1}', 7)
     (0.5, None)
     """

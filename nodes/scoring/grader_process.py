@@ -206,7 +206,7 @@ def find(source: str, name: str) -> Callable[..., object]:
 
 
 def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> LoadedRule:
-    """Load a rule and return it.
+    """Import a rule's function and return it as a `LoadedRule`, with its parameters and the caller's `settings`.
 
     `source` is a module's name or a file, and `name` is the function there. `import_path` replaces `sys.path`; the
     folder of a rule in a file is added at the end. Raises Failure if the import fails, if the function's parameters

@@ -61,7 +61,7 @@ Extras = Mapping[str, float | str | None]
 
 
 def default_call_limit(limit_s: float, responses: int, workers: int) -> float:
-    """Return the seconds for a whole call: `limit_s` / 4 per response of a worker, but at least 12 times `limit_s`."""
+    """Return the time limit of a call in seconds: `limit_s` · `responses` / `workers` / 4, at least `limit_s` · 12."""
     return limit_s * max(MIN_LIMITS, responses / workers / SHARE_OF_LIMIT)
 
 

@@ -70,7 +70,7 @@ def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
 
 
 def read_literal(text: str) -> object:
-    """Return the value of a Python literal: a list, text or number.
+    """Return the value of a Python literal, such as a list, text or number.
 
     Raises ValueError for over 20,000 characters, and the errors of `ast.literal_eval`, for example ValueError or
     SyntaxError, for anything but a literal.

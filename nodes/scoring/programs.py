@@ -196,7 +196,7 @@ class _Started:
             raise RuleError.no_sandbox(why)
 
     def spent(self, memory_bytes: int) -> bool:
-        """Return whether another host is needed: it has ended, or its guard allows too little memory."""
+        """Return whether a program of `memory_bytes` needs another host: this one ended, or its guard allows less."""
         ended = self.process.poll() is not None or bool(select.select([self.answers], [], [], 0.0)[0])
         return ended or memory_bytes > self.memory_bytes
 

@@ -19,7 +19,7 @@ MAX_DEVICES = 65_536  # of a cluster; more would take long to divide
 
 
 def layouts_of(config: Config, flow: ShippedFlow, devices: int, sampling_devices: int) -> dict[str, Layout]:
-    """Return the layout of each role, by its name.
+    """Return the parallel layout of each role of a verl run, by the role's name, such as `policy.train`.
 
     `devices` is the number of the trainer's devices, `sampling_devices` that of the policy's sampling. Raises
     UsageError for an invalid number, for more than 65,536 devices, and if the degrees of a layout do not divide the
@@ -53,7 +53,7 @@ def layouts_of(config: Config, flow: ShippedFlow, devices: int, sampling_devices
 def running_of(
     config: Config, flow: ShippedFlow, layouts: Mapping[str, Layout], total_tokens: int, separate: bool
 ) -> tuple[dict[str, RoleSettings], dict[str, int]]:
-    """Return the settings of each role, and the rows per micro-batch of roles that pack a limited number of rows.
+    """Return the settings of each role by its name, and the rows per micro-batch of roles that pack a number of rows.
 
     `total_tokens` are those of the longest row, and `separate` says that sampling has devices of its own. Megatron
     packs rows; FSDP does if `use_remove_padding` is on. Raises UsageError for an invalid number.
