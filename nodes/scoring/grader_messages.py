@@ -49,7 +49,7 @@ class NotLoaded(_Message):
 
 
 class Lacks(_Message):
-    """The rule cannot be loaded: its file, this machine or its function lacks a name, a package or a parameter."""
+    """The rule cannot be loaded: a name is missing in its file, a package here, or a parameter of its function."""
 
     failed: Literal["lacks_name", "lacks_package", "lacks_setting"]
     name: _Words

@@ -245,7 +245,8 @@ def load(source: str, name: str, settings: dict[str, object], import_path: list[
 def arguments_of(rule: LoadedRule, row: Mapping[str, Any]) -> dict[str, object]:
     """Return the arguments for one call of a rule; its settings override the row's columns.
 
-    Raises Failure if the row lacks a required column, or its ground truth.
+    Columns have the form of `rule_forms.in_form`. Raises Failure if the row lacks a required column, or its ground
+    truth.
     """
     given = columns_of(row)
     columns = sibling("rule_forms.py").in_form(given, rule.names)

@@ -31,7 +31,7 @@ def reward(model: RewardModel, rollout: Annotated[Rollout, Parts("group", "text"
     """Return the score of each response by a reward model: [B].
 
     The model reads the prompt's messages and the response's text with its chat template and tokenizer, which may differ
-    from the policy's. The score is its output at the last token.
+    from the policy's. The score is the model's output at the last token.
     """
     import pyarrow as pa
     import torch
