@@ -101,7 +101,7 @@ class Clock:
 class Graders:
     """Scores responses in `workers` processes per rule, each response within `limit_s` seconds.
 
-    A call may take `call_limit_s` seconds: by default `limit_s` / 4 per response of a worker, and at least 12 times
+    A call may take `call_limit_s` seconds: by default `limit_s` · responses / `workers` / 4, and at least 12 times
     `limit_s`. For a rule that runs programs, `limit_s` is the limit of one test of a program. `start_limit_s` is the
     limit for loading a rule. `allow` lists permissions of rules; see `confinement`. `confined` refuses each rule that
     is not confined. `sandbox` is the URL of a server that runs programs in place of this machine. Processes start when

@@ -56,10 +56,10 @@ class Scored:
 class ModelServer:
     """Scores responses at a URL, with up to `workers` requests at a time, each within `limit_s` seconds.
 
-    A call may take `call_limit_s` seconds: by default `limit_s` / 4 for each response of one worker, and at least 12
-    times `limit_s`. `key` is sent as a bearer token. In the query of `parts`, environment variables in braces are
-    replaced by their values. The key and these values are removed from the server's texts. Raises RuleError for a
-    variable that is not set.
+    A call may take `call_limit_s` seconds: by default `limit_s` · responses / `workers` / 4, and at least 12 times
+    `limit_s`. `key` is sent as a bearer token. In the query of `parts`, environment variables in braces are replaced by
+    their values. The key and these values are removed from the server's texts. Raises RuleError for a variable that is
+    not set.
     """
 
     parts: SplitResult
