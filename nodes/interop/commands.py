@@ -37,8 +37,8 @@ _FLAG = re.compile(r"-(?!(?:\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+|inf)\Z)")  # -0
 class CommandKey:
     """A key of a command, its value as text, and its line, counted from 1.
 
-    `unset` names what only a running shell knows in the value. `guessed` names variables that have several values, of
-    which the first is used.
+    `unset` names what only a running shell knows in the value. `guessed` names variables that have several values; the
+    first value is used.
     """
 
     key: str

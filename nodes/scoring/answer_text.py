@@ -65,7 +65,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def last_boxed_of_math(text: str) -> str | None:
-    r"""Return the contents of the last box, as the scorer of MATH finds it; None if there is no complete box.
+    r"""Return the contents of the last box, as the scorer of MATH finds it; None without a complete box.
 
     If the text contains `\boxed ` with a space, the contents are the text after the last of these, up to a `$` or the
     end. Otherwise they are the text in the braces directly after the last `\boxed`.

@@ -67,9 +67,9 @@ PUBLISHED: Mapping[str, Published] = {
 def converted(name: str, source: Path) -> dict[str, Converted]:
     """Return the rows of a published data set by split (train, test, valid), from its file or folder.
 
-    `name` is a key of `PUBLISHED`. Raises DataError if there are no files to read, for a record that is broken or lacks
-    a field (with file and row), for a split without rows to use, and for ground truths of over 1.5 billion characters
-    in one split.
+    `name` is a key of `PUBLISHED`. Raises DataError without files to read, for a record that is broken or lacks a field
+    (with file and row), for a split without rows to use, and for ground truths of over 1.5 billion characters in one
+    split.
     """
     published = PUBLISHED[name]
     splits = dict[str, Converted]()
