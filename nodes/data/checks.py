@@ -47,7 +47,9 @@ def check_rows(table: Table, *, file: str, where: Callable[[int], str]) -> None:
 
 
 def check_type(name: str, dtype: DataType, *, where: str) -> None:
-    """Raise DataError if the schema gives the column `name` another type than `dtype`; a column of nulls passes.
+    """Raise DataError if the column `name` of a data set must not have the type `dtype`; `where` names its file.
+
+    Only `prompt`, `data_source`, `ability` and `reward_model` have a required type; a column of nulls always passes.
 
     >>> check_type("prompt", pa.string(), where="file")
     Traceback (most recent call last):
@@ -71,7 +73,7 @@ def check_type(name: str, dtype: DataType, *, where: str) -> None:
 
 
 def check_value(name: str, value: object, *, where: str) -> None:
-    """Raise DataError if one value cannot be stored, or is of a type that the column `name` must not have.
+    """Raise DataError if Arrow cannot store one value, or if its type is not one that the column `name` may have.
 
     `where` names the row in the error. This finds the faulty row of a column.
     """
@@ -115,7 +117,7 @@ def is_text(dtype: DataType) -> bool:
 
 
 def is_messages(dtype: DataType) -> bool:
-    """Return whether a type is a list of messages; a message may have more fields than role and content."""
+    """Return whether a type is a list of structs that have at least the texts `role` and `content`, or of nulls."""
     if not (pa.types.is_list(dtype) or pa.types.is_large_list(dtype)):
         return False
     message = dtype.value_type

@@ -48,10 +48,10 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_json_lines(path: Path) -> tuple[Table, Sequence[int]]:
-    """Return a file's table, and the line number of each row.
+    """Return the rows of a JSON Lines file as a table, and the line number of each row, from 1.
 
-    A key that a line lacks is null there. Raises DataError for a broken line, and for a column with values of
-    different types.
+    A key that a line lacks is null there. Raises DataError as `objects` does, and for a column whose values have
+    different types or do not fit in a table.
     """
     numbered = list(objects(path))
     lines, rows = [number for number, _ in numbered], [row for _, row in numbered]

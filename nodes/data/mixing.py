@@ -93,7 +93,7 @@ def step_rows(sets: Sequence[SetRows], batch: int) -> list[StepRows]:
     """Return for each set how many of its rows each step reads; a step reads `batch` rows of all sets together.
 
     A set has its share of each step, rounded down or up. Raises DataError for a set that has fewer rows than one step
-    reads of this set, and for a set that is read less than once in 1,024 steps.
+    reads of this set, and for a set that is read less than once in 1,024 steps, such as one without a share.
 
     >>> [part.whole for part in step_rows([SetRows("a", 9, Fraction(3, 4)), SetRows("b", 9, Fraction(1, 4))], 8)]
     [6, 2]

@@ -26,7 +26,7 @@ Feed = Callable[[bytes], object]
 def write_parquet(table: Table, path: Path) -> None:
     """Write `table` to a temporary file and rename it to `path`, so that `path` is always a complete file.
 
-    Raises DataError if the folder cannot be created or written.
+    Creates the folder if it is missing. Raises DataError if the folder or the file cannot be written.
     """
     schema = io.BytesIO()
     pq.write_table(table.schema.empty_table(), schema)
@@ -67,7 +67,7 @@ def read_parquet(path: Path) -> Table:
 
 
 def table_digest(table: Table) -> str:
-    """Return the SHA-256 of a table's names, types and values, as 64 hexadecimal digits.
+    """Return the SHA-256 of a table's names, types and values, as 64 hexadecimal digits; metadata does not count.
 
     Equal tables have one digest, however they are chunked, sliced or stored.
 

@@ -29,11 +29,11 @@ class PromptSource:
     mixed: tuple[tuple[int, StepRows], ...] = ()
 
     def batch(self, step: int) -> Prompts:
-        """Return the prompts of step `step`, counted from 0, in the order of `rows`."""
+        """Return the prompts of step `step` (from 0), in the order of `rows`. Raises DataError as `rows` does."""
         return prompts_at(self.table, self.rows(step).tolist())
 
     def rows(self, step: int) -> Indices:
-        """Return the indices in `table` of one step's rows: int64 [rows_per_step], all different.
+        """Return the indices in `table` of the rows of step `step` (from 0): int64 [rows_per_step], all different.
 
         Raises DataError if a step reads more rows than the table, or a set, has.
         """

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class DataSuggestion(NamedTuple):
-    """The maximum length of a response, in tokens, and the prompts of a step."""
+    """The maximum length of a response in tokens (None if unknown), and the number of prompts in a step."""
 
     max_tokens: int | None
     batch: int

@@ -38,11 +38,12 @@ class Change:
 
 
 def changes(read: Imported, before: str, after: str) -> tuple[Change, ...]:
-    """Return the keys to change in the command of the run `read`, so that it runs what the command `after` runs.
+    """Return the changes to a run's command after which the run does what the command `after` starts.
 
-    `before` is the run's own plan, exported as a command for the same version as `after`; the keys that differ between
-    the two commands are changed, unless the run has their new values already. The old value of a key is the one that
-    the run sets, or its default. Raises UsageError if a text has no command.
+    `before` is the plan of the run `read`, exported as a command for the same version as `after`. The keys that differ
+    between these two commands are changed, unless the run has their new values already; another trainer module is the
+    first change, with the key `-m`. The old value of a key is the one that the run sets, or its default. Raises
+    UsageError if a text has no command.
     """
     old_run, new_run = started(before), started(after)
     old, new = _texts(old_run), _texts(new_run)

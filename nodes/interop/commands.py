@@ -35,9 +35,10 @@ _FLAG = re.compile(r"-(?!(?:\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+|inf)\Z)")  # -0
 
 @dataclass(frozen=True)
 class CommandKey:
-    """A key of a command: its text, its line, and the names (`unset`) of what only a running shell knows in it.
+    """A key of a command, its value as text, and its line, counted from 1.
 
-    `guessed` names variables that have several values: the first is used.
+    `unset` names what only a running shell knows in the value. `guessed` names variables that have several values; the
+    first value is used.
     """
 
     key: str
@@ -119,10 +120,7 @@ def words_of(key: CommandKey, table: Keys) -> tuple[str, ...]:
 
 
 def _system(text: str, is_module: bool) -> System | None:
-    """Return the system whose training a word starts: a module after `-m`, or a script.
-
-    Modules that merge, evaluate or generate start none. A script that only imports a module names it too.
-    """
+    """Return the system whose training a word starts, as a script or as a module after `-m`; None for another word."""
     if _NEMO_RL.fullmatch(text):
         return "nemo-rl"
     if is_module and _VERL.fullmatch(text):
@@ -134,10 +132,7 @@ def _system(text: str, is_module: bool) -> System | None:
 
 
 def _overrides(words: Sequence[Word]) -> Iterator[CommandKey]:
-    """Yield Hydra's overrides; `--config-name x` and `--config-name=x` are its options.
-
-    A key without a name is a word that only a running shell knows: a variable with further overrides.
-    """
+    """Yield Hydra's overrides and options; a key without a name is a word that only a running shell knows."""
     remaining = iter(words)
     for word in remaining:
         name, equals, value = word.text.partition("=")

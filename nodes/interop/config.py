@@ -36,7 +36,7 @@ _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.@-]+)(?:\s*,\s*([^${}]*))?\}"
 
 @dataclass
 class Config:
-    """The keys of a run, which records the keys that were read, so that the other keys can be reported."""
+    """The keys of a run, and the names of those that were read, so that the others can be reported."""
 
     run: StartedCommand
     table: Keys
@@ -115,7 +115,7 @@ class Config:
         raise self._wrong(names, value, f"at most {MAX_INTEGER:,}" if is_large else "a whole number")
 
     def positive(self, *names: str) -> int:
-        """Return the value of the keys (see `get`), a whole number above 0. Raises UsageError for any other value."""
+        """Return the value of the keys (see `get`), a whole number above 0. Raises UsageError for any other or none."""
         value = self.integer(*names)
         if value is None or value < 1:
             raise self._wrong(names, value, "a whole number above 0")
@@ -173,8 +173,9 @@ class Config:
     ) -> Imported:
         """Return this run as a flow; call it last, because it reports the keys that were not read until then.
 
-        `run` has the places and layouts of roles. `settings` are pairs of a setting and its value; None leaves the
-        setting out. `facts` are the other fields of `Imported`: models, unused models, batch and lengths.
+        `run` has the places and layouts of roles; a lag of more than 4 updates becomes 4. `settings` are pairs of a
+        setting and its value; None leaves the setting out. `facts` are the other fields of `Imported`: models, unused
+        models, batch and lengths.
         """
         ignored = {key.key: why for key in self.overrides.values() if (why := self._ignored(key))}
         # Words for a command of the system: no unknown values, no removals, no secrets.
@@ -262,7 +263,7 @@ def settings_text(settings: Iterable[tuple[str, Scalar]]) -> tuple[str, ...]:
 def scalar(text: str) -> Scalar:
     """Return the boolean, number, None or string that a text represents in YAML or on a command line.
 
-    Quotes around a string are removed, and an empty text is None.
+    Quotes around a string are removed, an empty text is None, and a number of over 39 characters stays a string.
 
     >>> scalar("True"), scalar("1e-6"), scalar("'8'"), scalar("org/name"), scalar("null")
     (True, 1e-06, '8', 'org/name', None)

@@ -39,7 +39,7 @@ SHIPPED_NAMES: Mapping[Part, str] = {"policy": "policy", "critic": "critic", "re
 
 @dataclass(frozen=True)
 class Exported:
-    """The exported files by name, notes on what the system does differently, and where and how it runs roles.
+    """The exported files by name, notes on differences in the system, and where and how the system runs roles.
 
     `system_run` is read back from the files, so that the planner can check whether it fits; None if the files cannot
     run.

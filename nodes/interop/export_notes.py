@@ -44,7 +44,7 @@ def note_aggregations(spec: ExportSpec, aggregation: str | float, how: str) -> N
 def note_uneven(spec: ExportSpec, devices: ExportDevices, pool: str) -> None:
     """Add a note if machines have different numbers of `devices`; the system then uses the minimum on each machine.
 
-    `pool` is the name of their pool in the note.
+    `pool` names the pool of these devices in the note.
     """
     if len(set(devices.counts)) > 1:
         counts = ", ".join(map(str, devices.counts))

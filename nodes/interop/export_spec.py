@@ -46,7 +46,7 @@ class ExportDevices:
 
     @property
     def per_node(self) -> int:
-        """Return the number of devices that the system uses on each machine: the minimum over all machines."""
+        """Return the number of devices that the system uses on each machine: the smallest of `counts`."""
         return min(self.counts)
 
     @property
@@ -65,7 +65,7 @@ class ExportModel:
 
     @classmethod
     def read(cls, text: str) -> ExportModel:
-        """Return the model for a name in a plan; alpha is twice the rank unless given. Raises PlanError without a rank.
+        """Return the model that a plan names; alpha is by default twice the rank. Raises PlanError for an invalid rank.
 
         >>> ExportModel.read("org/name+lora=8"), ExportModel.read("org/name")
         (ExportModel(name='org/name', rank=8, alpha=16), ExportModel(name='org/name', rank=0, alpha=0))
@@ -191,8 +191,8 @@ def export_spec(
     """Return the data for the templates of a system's version: a plan, its algorithm and its models.
 
     `longest` replaces the lengths that the plan records, and the result's notes begin with `notes`. Raises PlanError
-    for a plan that does not record its models and batch, and UsageError for a flow that trains no policy on responses
-    that it generates.
+    for a plan that does not record its batch and each of its models, and UsageError for a flow that trains no policy on
+    responses that it generates.
     """
     assumed = plan.assumed
     if assumed is None:
@@ -247,7 +247,7 @@ def _parts(graph: Graph) -> dict[Part, str]:
 
 
 def max_tokens(text: str) -> int | None:
-    """Return the largest number of tokens in a text of lengths; None if the text has none, as for a file.
+    """Return the largest number of tokens in a text such as `mean=2k,p99=16k`; None if it has none, as for a file.
 
     `k` means thousand and `m` million. A value of `sigma` does not count.
 

@@ -24,11 +24,11 @@ FOLDERS: Mapping[System, Path] = {system: Path(__file__).with_name(system.replac
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys that one version of a system reads, with their defaults; None where there is none.
+    """The keys that one version of a system reads, with their defaults; None for a key without a default.
 
     Below a key in `open`, the system accepts any key of a library. Keys in `added` are read although they are not in
-    its configuration: a command line writes them with a `+`. `values` is the number of values of a flag, if that is not
-    one.
+    its configuration: a command line writes them with a `+`. `values` has the flags that do not take one value, with
+    their number of values: "+" means one or more, "*" any number.
     """
 
     system: System
@@ -58,12 +58,12 @@ class Keys:
 
     @cached_property
     def irrelevant_keys(self) -> re.Pattern[str]:
-        """Return the pattern of the keys in `irrelevant_keys.txt` of the system."""
+        """Return the pattern that matches the system's keys that do not affect the results of a step. Cached."""
         lines = (FOLDERS[self.system] / "irrelevant_keys.txt").read_text(encoding="utf-8").splitlines()
         return re.compile("|".join(line for line in lines if not line.startswith("#")))
 
     def hint(self, key: str) -> str:
-        """Return a hint that names the most similar key, preferably one with the same last name."""
+        """Return a hint: the most similar key, preferably with the same last name, or some keys if none is similar."""
         last = key.rpartition(".")[2]
         same = [name for name in self.defaults if name.rpartition(".")[2] == last]
         return nearest(key, same or self.defaults)

@@ -45,10 +45,10 @@ def read_yaml(text: str) -> Imported:
 
 
 def keys_of_yaml(text: str) -> tuple[CommandKey, ...]:
-    """Return the keys of a YAML text, in the order of their lines, including Hydra's own (`defaults`, `hydra`).
+    """Return the leaf keys of a YAML text, in the order of their lines, including Hydra's own (`defaults`, `hydra`).
 
-    Raises UsageError with the line for text of over 200,000 characters, that nests over 50 deep or is not a mapping,
-    and for repeated keys or an alias.
+    Of a list, the first 1,000 items are kept. Raises UsageError with the line for text of over 200,000 characters, that
+    nests over 50 deep or is not a mapping, for repeated keys, keys that are not text, and an alias.
     """
     import yaml  # type: ignore[import-untyped, unused-ignore]
 

@@ -31,7 +31,7 @@ class Remark(str):
 
 
 def hydra(value: Any) -> str:
-    """Return a string, number, boolean, None or list as written in a Hydra override, quoted for a shell.
+    """Return a string, number, boolean, None or list as written in a Hydra override, for a shell; `${` is escaped.
 
     >>> hydra(True), hydra("org/name"), shlex.split(hydra("two words")), hydra(["a", 0.5])
     ('True', 'org/name', ["'two words'"], "'[a,0.5]'")

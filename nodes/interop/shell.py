@@ -40,7 +40,7 @@ _IN_DOUBLE_QUOTES = re.compile(r"""(?:[^"\\$`]|\\(?![$"\\`\n]))+""")
 
 
 def error_at(line: int, what: str, word: str = "") -> UsageError:
-    """Return a UsageError at a line of a script, whose text is `what` about `word`; "" names no word."""
+    """Return a UsageError for a line of a script; its text is `what`, after the word at fault unless that is ""."""
     return UsageError(f"`{word}`: {what}" if word else what, where=f"line {line}")
 
 
@@ -109,7 +109,7 @@ class _Shell:
         return self.text[self.position : self.position + 1]
 
     def take(self, pattern: re.Pattern[str]) -> str:
-        """Go past what the pattern matches here, and return it; "" if nothing matches."""
+        """Return the text that the pattern matches at the position, and move past this text; "" if nothing matches."""
         match = pattern.match(self.text, self.position)
         if match is None:
             return ""
@@ -117,7 +117,7 @@ class _Shell:
         return match[0]
 
     def take_until(self, mark: str, what: str, word: str) -> str:
-        """Return the text before the next `mark`, and go past the mark."""
+        """Return the text before the next `mark`, and move past the mark. Raises UsageError if there is none."""
         start, end = self.position, self.text.find(mark, self.position)
         if end < 0:
             raise error_at(self.line, what, word)
@@ -232,7 +232,7 @@ class _Shell:
     # ---------------------------------------------------------------------------------------- words
 
     def word(self, splits: bool = True) -> list[Word]:
-        """Read one word; a variable without quotes may make it several words, or none."""
+        """Return the next word; a variable without quotes may make it several words, or none."""
         fields = self._fields(_UNQUOTED, quoted=not splits)
         return [part for part in fields if part.text or part.quoted or part.unset]
 

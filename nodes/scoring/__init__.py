@@ -62,10 +62,10 @@ def score(
     `data_source` selects its rule, and a row whose `reward_model.style` is "model" is refused. The rule is called once
     per response, with the arguments that its parameters name: `response`, `ground_truth`, `finished`, `prompt`, and any
     column of the data set. `workers` processes call the rule, each within `limit_s` seconds per response. All responses
-    together may take `call_limit_s` seconds: by default a quarter of `limit_s` per response of a worker, and at least
-    12 times `limit_s`. If a rule raises, hangs, or returns no number, the run fails with RuleError, or the response
-    scores `on_error`; a response that a shipped rule cannot read, or on which it hangs, scores 0. `format_score` is
-    passed to a rule that has this parameter.
+    of one rule together may take `call_limit_s` seconds: by default a quarter of `limit_s` for each response that one
+    worker scores, and at least 12 times `limit_s`. If a rule raises, hangs, or returns no number, the run fails with
+    RuleError, or the response scores `on_error` if this is a number; a response that a shipped rule does not score in
+    time always scores 0. `format_score` is passed to the rule, which must have this parameter.
 
     Rules run confined: without network, keys, or files other than their code. `allow` lists further permissions:
     "network", "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined". With
@@ -115,7 +115,7 @@ def measures_of_extras(extras: Sequence[Extras]) -> list[Measure]:
 def measures_of(scores: Tensor, groups: Tensor) -> list[Measure]:
     """Return four measures of scores [B]: `reward`, `full_marks`, `best` and `solved`, as `OF_SCORES` describes them.
 
-    `groups` [B] is the prompt of each response.
+    `groups` [B] has the index of each response's prompt.
     """
     import torch
 

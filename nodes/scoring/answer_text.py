@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 
 
 class Unreadable(float):
-    """The score of a response in which a rule found no answer: the response counts as wrong and as unreadable.
+    """The score of a response in which a rule found no answer: it counts as wrong, and in the metric `unreadable`.
 
     A rule of your own may return it too.
     """
@@ -26,7 +26,7 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def tagged_answer(response: str) -> str | None:
-    """Return the contents of the last `<answer>…</answer>` without surrounding spaces; None if there is none.
+    """Return the contents of the last complete `<answer>…</answer>`, without surrounding spaces; None if there is none.
 
     >>> tagged_answer("so <answer> 4 </answer>, no: <answer>5</answer>"), tagged_answer("<answer>4")
     ('5', None)
@@ -65,10 +65,10 @@ def last_boxed(text: str) -> str | None:
 
 
 def last_boxed_of_math(text: str) -> str | None:
-    r"""Return the contents of the last box, as the scorer of MATH finds it; None without such a box.
+    r"""Return the contents of the last box, as the scorer of MATH finds it; None without a complete box.
 
-    After the last `\boxed ` these are the text up to a `$`. Only without any `\boxed `, they are what the braces after
-    the last `\boxed` contain.
+    If the text contains `\boxed ` with a space, the contents are the text after the last of these, up to a `$` or the
+    end. Otherwise they are the text in the braces directly after the last `\boxed`.
 
     Source: Hendrycks et al. 2021 (MATH), arXiv 2103.03874, `last_boxed_only_string` of its repository.
 
@@ -113,6 +113,8 @@ def normal_math(text: str) -> str:
     `\frac`; `\frac12` and `\sqrt3` get braces; a fraction of integers such as `1/2`, and `0.5`, become `\frac{1}{2}`;
     other decimals stay. Raises ValueError, as that scorer does, for a second `\text{ ` and for `\sqrt` or `\frac` at
     the end or directly repeated.
+
+    Source: Hendrycks et al. 2021 (MATH), arXiv 2103.03874, `_strip_string` of its repository.
     """
     for before, after in _OF_MATH:
         text = text.replace(before, after)
@@ -138,10 +140,7 @@ def normal_math(text: str) -> str:
 
 
 def _with_braces(text: str, command: str, arguments: int) -> str:
-    r"""Put braces around arguments of one character that follow a command: `\frac12` is `\frac{1}{2}`.
-
-    A text that ends within `\frac1` is returned unchanged. Raises ValueError for a command without any argument.
-    """
+    r"""Put braces around one-character arguments of a command: `\frac12` is `\frac{1}{2}`; a final `\frac1` stays."""
     first, *rest = text.split(command)
     pieces = [first]
     for piece in rest:

@@ -46,13 +46,13 @@ NETWORK_PATHS = (
 
 @dataclass(frozen=True)
 class Allowed:
-    """The permissions of a rule in addition to scoring text; all are off by default."""
+    """The permissions of a rule in addition to scoring text: none by default, except 4 GiB of memory."""
 
     endpoints: tuple[str, ...] = ()  # HOST:PORT, or *:* for all
-    state: bool = False
+    state: bool = False  # one process for many responses
     unconfined: bool = False
-    reads: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()  # absolute paths
+    variables: tuple[str, ...] = ()  # names in the environment
     memory_bytes: int = MEMORY_BYTES
 
 
@@ -81,8 +81,8 @@ def allowed(words: Sequence[str]) -> Allowed:
 def environment(variables: Mapping[str, str], scratch: str, names: Sequence[str] = ()) -> dict[str, str]:
     """Return the environment variables of a confined process.
 
-    These are the variables for program paths, language and numbers of threads (default 1), and those in `names`, with
-    the values in `variables`. The home and temporary folders are `scratch`.
+    Those for program paths, language and time zone, and those in `names`, are copied from `variables` if they are
+    there. Numbers of threads are 1 unless `variables` has them. `scratch` is the home folder and the temporary folder.
 
     >>> environment({"PATH": "/bin", "WANDB_API_KEY": "secret"}, "/tmp/scratch")["HOME"]
     '/tmp/scratch'
@@ -112,7 +112,7 @@ def lacks() -> str:
 
 
 def system_paths() -> list[str]:
-    """Return the paths that any confined process can read: system programs, libraries, this Python and its packages."""
+    """Return the existing paths that any confined process can read: of the system, this Python and its packages."""
     return existing((*_SYSTEM, *python_folders()))
 
 

@@ -51,9 +51,9 @@ def unwrapped_text(text: str) -> str:
 
 
 def normal_answer(text: str, *, compact: bool = False) -> str:
-    r"""Return an answer in MATH's normal form, without `\text{…}` around it; only stripped if `normal_math` refuses it.
+    r"""Return an answer in MATH's normal form, unwrapped from `\text{…}`; only unwrapped if `normal_math` refuses it.
 
-    If `compact`, `%` is dropped, as mathruler does, and not only `\%`.
+    If `compact`, every `%` is dropped, as mathruler does, otherwise only `\%`.
 
     >>> normal_answer("x = 10%"), normal_answer("x = 10%", compact=True)
     ('10%', '10')
@@ -143,8 +143,8 @@ def equal_values(answer: str, truth: str, *, compact: bool = False) -> bool:
     r"""Return whether two answers are equal in normal form or, element by element, as expressions.
 
     Two fractions of whole numbers are equal only if their texts are, and a whole number equals only a whole number. An
-    answer of over 1,000 characters, or expressions with over two letters or a large power, are not equal. `compact` is
-    that of `normal_value`.
+    answer of over 1,000 characters equals nothing. Expressions that have together over two letters, or a large power,
+    are equal only in normal form. `compact` is that of `normal_value`.
 
     Source: Lightman et al. 2023 (PRM800K), arXiv 2305.20050, `grade_answer` of its repository.
     Deviation: an expression is never run; each side must be readable by itself, and `x(x+1)` is a product.
@@ -259,10 +259,7 @@ def equal_loosely(answer: str, truth: str) -> bool:
 
 
 def _plain(text: str, pi: float) -> str:
-    r"""Return a text without `$` before a number, percent after one and a base, and with `\pi` as a number.
-
-    Raises ValueError for a subscript of something other than a number.
-    """
+    r"""Return a text without `$` before a number, percent after one and a base, and with `\pi` as a number."""
     if _DOLLARS.match(text):
         return text[1:]
     if _PERCENT.fullmatch(text):

@@ -79,7 +79,7 @@ def started(spec: dict[str, Any]) -> Any:
 
 
 def limit(memory_bytes: int) -> None:
-    """Limit the memory and file sizes, in bytes, of this process and its children, and disable core dumps.
+    """Limit the memory and the file size, in bytes, of this process and of each of its children; disable core dumps.
 
     `memory_bytes` limits data; address space may be four times as large, and a file at most 256 MiB. A limit that the
     system does not have is left out without an error.
@@ -115,7 +115,7 @@ def _children_of(process: int | str) -> list[int]:
 
 
 def threads(processes: list[int]) -> int:
-    """Return the number of threads of processes, given by their ids; one that has ended counts as 0."""
+    """Return the total number of threads of processes, given by their ids; a process that has ended counts as 0."""
     total = 0
     for process in processes:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/stat") as file:
@@ -220,7 +220,7 @@ def _open_up(name: str, folder: int | None = None) -> None:
 
 
 def exceeded(process: int, spec: dict[str, Any]) -> str:
-    """Return which limit of `spec`, on memory, threads or scratch, a process and its descendants exceed; "" if none."""
+    """Return as text which limit on memory, threads or scratch a process and its descendants exceed; "" if none."""
     family = [process]
     for member in family:  # it grows meanwhile
         family += _children_of(member)
@@ -234,9 +234,10 @@ def exceeded(process: int, spec: dict[str, Any]) -> str:
 
 
 def watch(process: int, lifeline: int, spec: dict[str, Any], say: int) -> None:
-    """Wait until a process ends, it exceeds a limit of `spec`, or the parent closes the lifeline; kill nothing.
+    """Wait until a process ends, exceeds a limit of `spec` with its descendants, or the parent closes the lifeline.
 
-    Limits are checked four times a second. A limit that was exceeded is reported on the descriptor `say`.
+    The process is not killed. Limits are checked every 0.25 s; one that is exceeded is reported on `say`. `lifeline`
+    and `say` are file descriptors.
     """
     ended = _ended(process)
     while not select.select([ended, lifeline], [], [], LOOK_S)[0]:
@@ -261,7 +262,7 @@ def end(process: int) -> None:
 def main(spec: dict[str, Any]) -> None:
     """Start the process of `spec`, guard it until it ends, remove its scratch folder, and exit with its code or signal.
 
-    If it cannot be started, an answer that says why is written on standard output, and the exit code is 0.
+    If the process cannot be started, an answer that says why is written on standard output, and the exit code is 0.
     """
     lifeline, scratch = spec["lifeline"], spec["scratch"]
     os.set_inheritable(lifeline, False)

@@ -36,10 +36,10 @@ def enclose() -> None:
 
 
 def close_sockets() -> None:
-    """Forbid this process and its descendants to create sockets, except socket pairs.
+    """Forbid this process and its descendants, for good, to create sockets other than socket pairs.
 
-    Raises OSError if the kernel refuses, and KeyError on other architectures than x86_64 and aarch64. This also covers
-    MPTCP, fast open, netlink and vsock, which neither Landlock (TCP) nor the guard's seccomp filter (UDP) covers.
+    Raises OSError if the kernel refuses, and KeyError on other architectures than x86_64 and aarch64. MPTCP, fast open,
+    netlink and vsock are forbidden too, which neither Landlock (TCP) nor the guard's seccomp filter (UDP) covers.
     """
     architecture, socket_call = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}[os.uname().machine]
     load_word, equal, refuse, allow = 0x20, 0x15, 0x00050000 | errno.EACCES, 0x7FFF0000

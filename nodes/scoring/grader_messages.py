@@ -49,7 +49,7 @@ class NotLoaded(_Message):
 
 
 class Lacks(_Message):
-    """The rule cannot be loaded: its file, this machine or its function lacks a name, a package or a parameter."""
+    """The rule cannot be loaded: a name is missing in its file, a package here, or a parameter of its function."""
 
     failed: Literal["lacks_name", "lacks_package", "lacks_setting"]
     name: _Words
@@ -120,7 +120,7 @@ ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)
 def read_message(
     kind: TypeAdapter[Answer] | TypeAdapter[LoadAnswer], line: bytes, question: int
 ) -> Answer | LoadAnswer | None:
-    """Return the answer in a line of JSON, or None if it is invalid or answers another question than `question`.
+    """Return the answer in a line of JSON; None if it is invalid, or if its id is not `question`.
 
     `kind` is `LOADS` for the answer to loading a rule, `ANSWERS` for the answer to a row.
 
@@ -160,7 +160,7 @@ def notes_of(row: Mapping[str, object], index: int, printed: bytes) -> list[str]
 
 
 def printed_lines(printed: bytes) -> list[str]:
-    """Return the last output of a process, without control characters, as notes of an error; [] if there is none."""
+    """Return lines for an error with the last output of a process, control characters escaped; [] without output."""
     lines = printed.decode(errors="replace").splitlines()
     return ["last printed:", *(f"  {_visible(line)}" for line in lines)] if lines else []
 

@@ -60,7 +60,7 @@ class LoadedRule:
 
     @property
     def batched(self) -> bool:
-        """Return whether the rule has the signature of TRL's reward functions."""
+        """Return whether the rule has the form of TRL's reward functions: one of its parameters is `completions`."""
         return bool(sibling("rule_forms.py").is_batched(self.names))
 
 
@@ -134,9 +134,9 @@ def shortened(text: str, limit_characters: int) -> str:
 
 
 def place(error: BaseException, file: str) -> str:
-    """Return `file:line` where an error occurred: its innermost frame in the rule's `file`, else outside this program.
+    """Return `file:line` of an error: its innermost frame in the rule's `file`, or else outside of this program.
 
-    Without such a frame the place of a syntax error is returned, and "" for any other error. Paths below the working
+    Without such a frame, the result is the place of a syntax error, or "" for any other error. Paths below the working
     folder are relative.
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
@@ -177,7 +177,7 @@ def import_source(source: str) -> ModuleType:
 
 
 def sibling(name: str) -> ModuleType:
-    """Import and return another file of this folder, without importing the package."""
+    """Import another file of this folder, at most once and without importing the package, and return its module."""
     return import_source(os.path.join(os.path.dirname(__file__), name))
 
 
@@ -206,7 +206,7 @@ def find(source: str, name: str) -> Callable[..., object]:
 
 
 def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> LoadedRule:
-    """Load a rule and return it.
+    """Import a rule's function and return it as a `LoadedRule`, with its parameters and the caller's `settings`.
 
     `source` is a module's name or a file, and `name` is the function there. `import_path` replaces `sys.path`; the
     folder of a rule in a file is added at the end. Raises Failure if the import fails, if the function's parameters
@@ -245,7 +245,8 @@ def load(source: str, name: str, settings: dict[str, object], import_path: list[
 def arguments_of(rule: LoadedRule, row: Mapping[str, Any]) -> dict[str, object]:
     """Return the arguments for one call of a rule; its settings override the row's columns.
 
-    Raises Failure if the row lacks a required column, or its ground truth.
+    Columns have the form of `rule_forms.in_form`. Raises Failure if the row lacks a required column, or its ground
+    truth.
     """
     given = columns_of(row)
     columns = sibling("rule_forms.py").in_form(given, rule.names)

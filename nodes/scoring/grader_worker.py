@@ -75,7 +75,7 @@ class GraderWorker:
         return False
 
     def ask(self, line: bytes) -> None:
-        """Send as much of a line as the worker accepts without blocking; `send` sends the rest."""
+        """Send as much of a line as the worker accepts without blocking, and clear `printed`; `send` sends the rest."""
         self.printed, self.unsent = b"", line
         self.send()
 

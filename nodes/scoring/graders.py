@@ -61,7 +61,7 @@ Extras = Mapping[str, float | str | None]
 
 
 def default_call_limit(limit_s: float, responses: int, workers: int) -> float:
-    """Return the seconds that a call may take: `limit_s` / 4 per response of a worker, but at least 12 · `limit_s`."""
+    """Return the time limit of a call in seconds: `limit_s` · `responses` / `workers` / 4, at least `limit_s` · 12."""
     return limit_s * max(MIN_LIMITS, responses / workers / SHARE_OF_LIMIT)
 
 
@@ -69,9 +69,9 @@ def default_call_limit(limit_s: float, responses: int, workers: int) -> float:
 class Graded:
     """One score per row, in the rows' order; the number of failed rows, and the text of the first failure or "".
 
-    `unreadable` counts the responses in which the rule found nothing to score, and those on which a shipped rule hung
-    or its process ended: both count as wrong. `extras` are the rule's further results for each row; the tuple is empty
-    if no row has any.
+    `unreadable` counts the responses in which the rule found nothing to score, and those that a shipped rule did not
+    score because it hung, its process ended, or time ran out: they count as wrong. `extras` are the rule's further
+    results for each row; the tuple is empty if no row has any.
     """
 
     scores: tuple[float, ...]
@@ -101,7 +101,7 @@ class Clock:
 class Graders:
     """Scores responses in `workers` processes per rule, each response within `limit_s` seconds.
 
-    A call may take `call_limit_s` seconds: by default `limit_s` / 4 per response of a worker, and at least 12 times
+    A call may take `call_limit_s` seconds: by default `limit_s` · responses / `workers` / 4, and at least 12 times
     `limit_s`. For a rule that runs programs, `limit_s` is the limit of one test of a program. `start_limit_s` is the
     limit for loading a rule. `allow` lists permissions of rules; see `confinement`. `confined` refuses each rule that
     is not confined. `sandbox` is the URL of a server that runs programs in place of this machine. Processes start when
@@ -151,10 +151,10 @@ class Graders:
         """Score each row, a mapping of `response`, `finished`, `prompt` and the data set's columns, by a rule.
 
         `settings` are further arguments of the rule. If the rule fails on a row, or the call is over its limit,
-        RuleError is raised, or if `on_error` is a number, the row gets that score and is counted as a failure. For a
-        shipped rule that hangs or whose process ends, the row scores 0 and is counted as unreadable instead. RuleError
-        is always raised for a rule that cannot be loaded or confined, and for a row that lacks a column or the ground
-        truth that the rule needs. After an error all processes are ended.
+        RuleError is raised, or if `on_error` is a number, the row gets that score and is counted as a failure. If a
+        shipped rule hangs, its process ends, or its call is over the limit, the row scores 0 and is counted as
+        unreadable instead. RuleError is always raised for a rule that cannot be loaded or confined, and for a row that
+        lacks a column or the ground truth that the rule needs. After an error all processes are ended.
         """
         may = refuse_unheld(rule, self._allow, confined=self._confined, sandbox=self._sandbox)
         if rule.runs_programs:

@@ -52,9 +52,10 @@ def extract_answer(response: str) -> str:
 
 
 def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
-    """Return the score of an answer by its task's scorer, clipped to 0 … 1; None if the scorer fails on the answer.
+    """Return the score of an answer by its task's scorer, clipped to 0 … 1; None if the scorer raises or has no number.
 
-    If the scorer raises on the correct answer in `entry` too, the entry is broken and that error is raised.
+    If the scorer raises on the correct answer in `entry` too, the entry is broken and that error is raised. An unknown
+    task raises the library's error.
     """
     scorer = task_scorer(task)
     try:
@@ -69,7 +70,7 @@ def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
 
 
 def read_literal(text: str) -> object:
-    """Return the value of a Python literal: a list, text or number.
+    """Return the value of a Python literal, such as a list, text or number.
 
     Raises ValueError for over 20,000 characters, and the errors of `ast.literal_eval`, for example ValueError or
     SyntaxError, for anything but a literal.

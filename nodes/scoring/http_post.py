@@ -47,7 +47,7 @@ def split_url(url: str) -> SplitResult:
 
 
 def variable_in(value: str) -> str:
-    """Return the name of the environment variable in braces that a value of a query is; "" if it is another text.
+    """Return the environment variable that a query's value names in braces; "" if the value is any other text.
 
     >>> variable_in("{JUDGE_KEY}"), variable_in("2024-10-21")
     ('JUDGE_KEY', '')
@@ -60,7 +60,7 @@ def key_in_query(parts: SplitResult) -> str:
     """Return the name of the first part of a URL's query that holds a key; "" if there is none.
 
     A part holds a key if its name contains a word such as `key` or `token`, or if its value has over 20 characters,
-    unless the value is an environment variable in braces.
+    unless the value is an environment variable in braces. A part without `=` is "a part without a name".
 
     >>> key_in_query(split_url("http://a.org/v1?version=1&api_key=x7")), key_in_query(split_url("http://a.org?key={KEY}"))
     ('api_key', '')
@@ -107,7 +107,7 @@ class OpenRequests:
             self._ends_s[connection] = time.monotonic() + limit_s
 
     def holds(self, connection: http.client.HTTPConnection) -> bool:
-        """Return whether a request is recorded and was not ended; a request without a socket must check this."""
+        """Return whether a request is recorded and was not ended; `end` cannot close it before it has a socket."""
         with self._lock:
             return connection in self._ends_s
 

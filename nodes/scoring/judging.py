@@ -31,7 +31,7 @@ def reward(model: RewardModel, rollout: Annotated[Rollout, Parts("group", "text"
     """Return the score of each response by a reward model: [B].
 
     The model reads the prompt's messages and the response's text with its chat template and tokenizer, which may differ
-    from the policy's. The score is its output at the last token.
+    from the policy's. The score is the model's output at the last token.
     """
     import pyarrow as pa
     import torch
@@ -106,9 +106,9 @@ def judged(
     """Return the score of each response: the last number in a judge's verdict, 0 to `scale`, divided by `scale`: [B].
 
     In `question`, `{prompt}` is replaced by the prompt's last message, `{response}` by the response, and any other name
-    by a column of the data set, such as `{ground_truth}`. A verdict that has no number, or whose last number is not
-    from 0 to `scale`, scores `on_error`, or raises RuleError if that is "fail". `temperature` and `max_tokens` are
-    those of the judge's sampling.
+    by a column of the data set, such as `{ground_truth}`; RuleError is raised for an unknown name or a null value. A
+    verdict that has no number, or whose last number is not from 0 to `scale`, scores `on_error`, or raises RuleError if
+    that is "fail". `temperature`, `max_tokens` and the random `key` are those of the judge's sampling.
 
     Source: Zheng et al. 2023 (LLM as a judge), arXiv 2306.05685, section 3.1, single-answer grading.
     """

@@ -184,9 +184,9 @@ def _parted(text: str, marker: str) -> tuple[str, bool, str]:
 def math_verify(response: str, ground_truth: str) -> float:
     """Score 1 if Math-Verify finds an answer in the response that equals the truth, else 0.
 
-    The truth is read as LaTeX, the response as LaTeX and as plain numbers; only its last 20,000 characters are read.
-    The score is 0 and `Unreadable` if nothing is found in the truth or the response, or if the library raises on the
-    response.
+    The truth is read as LaTeX, the response as LaTeX and as plain numbers; of the response, only the last 20,000
+    characters are read. The score is 0 and `Unreadable` if nothing is found in the truth or the response, or if the
+    library raises on the response.
 
     Source: Math-Verify 0.9, called as verl's `verl/utils/reward_score/math_verify.py` does.
     """

@@ -56,9 +56,10 @@ class Scored:
 class ModelServer:
     """Scores responses at a URL, with up to `workers` requests at a time, each within `limit_s` seconds.
 
-    A call may take `call_limit_s` seconds: by default `limit_s` / 4 per response of a worker, and at least 12 times
+    A call may take `call_limit_s` seconds: by default `limit_s` · responses / `workers` / 4, and at least 12 times
     `limit_s`. `key` is sent as a bearer token. In the query of `parts`, environment variables in braces are replaced by
-    their values. Both are removed from the server's texts. Raises RuleError for a variable that is not set.
+    their values. The key and these values are removed from the server's texts. Raises RuleError for a variable that is
+    not set.
     """
 
     parts: SplitResult
@@ -100,9 +101,9 @@ class ModelServer:
         """Post each of `bodies` and return the scores in the answers, in order; None for a response that failed.
 
         `read` gets an answer's JSON and raises NoScoreError if it contains no score. `rows` identify the responses in
-        errors. A response fails without a valid score within the limits. If `on_error` is "fail", the first failure
-        raises RuleError; otherwise None stands for it. RuleError is always raised if no connection can be made, or if
-        the server refuses the key, the path or the model. Use each ModelServer for one call only.
+        errors. A response fails if the server gives it no valid score within the limits. If `on_error` is "fail", the
+        first failure raises RuleError; otherwise None stands for it. RuleError is always raised if no connection can be
+        made, or if the server refuses the key, the path or the model. Use each ModelServer for one call only.
         """
         results = dict[int, Scored | None]()
         ended = queue.SimpleQueue[tuple[int, Future[Scored | NoScoreError]]]()

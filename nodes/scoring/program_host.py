@@ -207,7 +207,7 @@ class Watched:
 def confine(readable: list[str], scratch: str) -> None:
     """Allow this process, and all that it starts, only to read the paths `readable` and to write in `scratch`.
 
-    Raises the errors of sandlock if the kernel cannot do this.
+    This cannot be undone; `/dev/null` stays writable. Raises the errors of sandlock if the kernel cannot do this.
     """
     import sandlock
 

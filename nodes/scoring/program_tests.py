@@ -55,15 +55,17 @@ class ProgramTest:
 def prime_code(
     response: str, ground_truth: object, *, continuous: bool = True, limit_s: float = 10.0, sandbox: str = ""
 ) -> dict[str, object] | float:
-    """Return a dict whose `score` is 1 if the response's program passes all tests, else its share of the first ten.
+    """Return a dict with a program's `score`: 1 if it passes all tests, else the share that it passes of the first ten.
 
-    The dict also has `acc` (1 if all pass), `passed`, `tests` (numbers of tests) and `reason`, the first failure.
-    Without `continuous`, a program that fails a test scores 0. The program is the last ```` ```python ```` block, or
-    the text before any fence; a response without a program scores `NoProgram(0.0)`. `ground_truth` has `inputs` and
-    `outputs`, one of each for a test, and for tests that call a function its name, `fn_name`; it may be JSON text. Each
-    test has `limit_s` seconds, and all together 11 times that. `sandbox` is the URL of a SandboxFusion server, which
-    then runs the programs. Raises ValueError if the ground truth cannot be read, and RuleError if this machine cannot
-    confine programs or the server fails.
+    The dict also has `acc` (1 if all pass), `passed` and `tests` (how many tests passed, and how many there are) and
+    `reason`, the first failure; after a failure, only the first ten tests run. Without `continuous`, the first failure
+    ends the tests, and the score is 0. The program is the last ```` ```python ```` block, or the text before any fence;
+    a response without a program scores `NoProgram(0.0)`. `ground_truth` has `inputs` and `outputs`, one of each for a
+    test, and for tests that call a function its name, `fn_name`; it may be JSON text. Each test has `limit_s` seconds,
+    and all together 11 times that. `sandbox` is the URL of a SandboxFusion server, which then runs the programs. Raises
+    ValueError if the ground truth cannot be read, and RuleError if this machine cannot confine programs or the server
+    fails.
+
     Source: verl, `verl/utils/reward_score/prime_code`. Deviations: see `docs/graders.md`.
     """
     code = program_of(response)

@@ -196,7 +196,7 @@ class _Started:
             raise RuleError.no_sandbox(why)
 
     def spent(self, memory_bytes: int) -> bool:
-        """Return whether another host is needed: it has ended, or its guard allows too little memory."""
+        """Return whether a program of `memory_bytes` needs another host: this one ended, or its guard allows less."""
         ended = self.process.poll() is not None or bool(select.select([self.answers], [], [], 0.0)[0])
         return ended or memory_bytes > self.memory_bytes
 
@@ -208,7 +208,7 @@ class _Started:
                 view = view[os.write(self.questions, view) :]
 
     def receive(self, limit_s: float, largest_bytes: int) -> dict[str, object] | None:
-        """Read one message; None if the host ended, gave none within the limit, or one that is none."""
+        """Return the next message; None if the host ended or was late, or if the message is too long or broken."""
         header = self._read(8, limit_s)
         size_bytes = struct.unpack(">Q", header)[0] if len(header) == 8 else largest_bytes + 1
         if size_bytes > largest_bytes:
@@ -233,7 +233,7 @@ class _Started:
         return bytes(read)
 
     def last_words(self) -> str:
-        """Return the last line that the guard or the host wrote."""
+        """Return the last line that the guard or the host wrote, cut to 200 characters; "" if there is none."""
         assert self.process.stderr is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(LOOK_S)

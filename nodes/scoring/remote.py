@@ -140,7 +140,7 @@ SERVED = (remote_judge.__name__, remote_reward.__name__)
 
 
 def below(parts: SplitResult, path: str) -> SplitResult:
-    """Return the parts of a URL without its fragment and with `path` appended, unless its path ends so already.
+    """Return the parts of a URL with `path` appended, unless its path already ends with it; a fragment is dropped.
 
     >>> below(split_url("http://localhost:8000/"), "/classify").geturl()
     'http://localhost:8000/classify'
@@ -152,7 +152,7 @@ def below(parts: SplitResult, path: str) -> SplitResult:
 def chat_endpoint(url: str) -> SplitResult:
     """Return the parts of the chat-completions URL of a server. Raises ValueError if `url` is not a server's URL.
 
-    `url` is that of the server, to which `/v1` is added, or that of its API.
+    `url` may have the path of the server's API; if it has no path, `/v1` is used.
 
     >>> chat_endpoint("http://localhost:8000").path, chat_endpoint("https://api.example.org/openai/v2/").path
     ('/v1/chat/completions', '/openai/v2/chat/completions')
@@ -193,7 +193,7 @@ def read_verdict(answer: object, *, pattern: str, scale: tuple[float, float]) ->
 
 
 def read_classified(answer: object) -> Scored:
-    """Return the score in an answer of vLLM's `/classify`. Raises NoScoreError unless it is one finite number."""
+    """Return the score in an answer of vLLM's `/classify`. Raises NoScoreError unless it has one finite number."""
     return Scored(number_in(only_item(answer, "data").get("probs")))
 
 
@@ -208,7 +208,7 @@ def read_pooled(answer: object) -> Scored:
 
 
 def read_embedded(answer: object) -> Scored:
-    """Return the score in an answer of SGLang's `/classify`. Raises NoScoreError unless it is one finite number."""
+    """Return the score in an answer of SGLang's `/classify`. Raises NoScoreError unless it has one finite number."""
     return Scored(number_in(only_item(answer, "").get("embedding")))
 
 

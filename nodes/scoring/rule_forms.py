@@ -87,11 +87,11 @@ def finite(value: Any) -> float | None:
 
 
 def extras_of(value: Mapping[Any, Any]) -> dict[str, float | str | None]:
-    """Return the entries of a rule's dict besides `score`: finite numbers as floats, None and NaN as None, else text.
+    """Return the entries of a rule's dict besides `score`: finite numbers as floats, other floats as None, else text.
 
-    Texts are cut to 300 characters each, and to 3,000 together. Names are cut to 64 characters; characters other than
-    letters, digits and `_/@%+-` become `_`. Raises NotAScore for over 32 entries besides `score`, for a dict without
-    `score`, and for an entry whose `__str__` raises.
+    Texts are cut to 300 characters each, and to 3,000 together; None stays. Names are cut to 64 characters; characters
+    other than letters, digits and `_/@%+-` become `_`. Raises NotAScore for over 32 entries besides `score`, for a dict
+    without `score`, and for an entry whose `__str__` raises.
 
     >>> extras_of({"score": 1.0, "acc": True, "pred": "x = 7", "of.form": 0.5})
     {'acc': 1.0, 'pred': 'x = 7', 'of_form': 0.5}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def compiled(text: str) -> Template:
-    """Return a Jinja2 template that can neither read Python attributes nor change the values that it gets.
+    """Return `text` as a Jinja2 template that can neither read Python attributes nor change the values that it gets.
 
     Rendering raises UndefinedError for a missing name, and for printing None. Raises ValueError for a syntax error.
     """

@@ -67,8 +67,9 @@ PUBLISHED: Mapping[str, Published] = {
 def converted(name: str, source: Path) -> dict[str, Converted]:
     """Return the rows of a published data set by split (train, test, valid), from its file or folder.
 
-    `name` is a key of `PUBLISHED`. Raises DataError, with file and row, for a record that is broken or lacks a field,
-    for a split without rows to use, and for ground truths of over 1.5 billion characters in one split.
+    `name` is a key of `PUBLISHED`. Raises DataError without files to read, for a record that is broken or lacks a field
+    (with file and row), for a split without rows to use, and for ground truths of over 1.5 billion characters in one
+    split.
     """
     published = PUBLISHED[name]
     splits = dict[str, Converted]()
@@ -101,8 +102,8 @@ def prepare(name: str, source: Path, out: Path) -> dict[Path, Converted]:
     """Convert a published data set, write its splits to files, and return the converted rows by file.
 
     The files are train.parquet, test.parquet and valid.parquet in the folder `out`; if `out` ends in `.parquet`, the
-    only split is written to that file. Raises DataError as `converted` does, before it writes anything, and UsageError
-    for several splits and one file.
+    only split is written to that file. Raises DataError as `converted` does, and UsageError for several splits and one
+    file, both before a file is written; and DataError if a file cannot be written.
     """
     splits = converted(name, source)
     if out.suffix != ".parquet":

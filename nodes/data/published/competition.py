@@ -42,10 +42,11 @@ def math_row(record: SourceRecord) -> Row:
 
 
 def aime_row(record: SourceRecord) -> Row:
-    """Return the row of an AIME record, from `problem` or `question`, and `answer` or `expected_answer`, 0 to 999.
+    """Return the training row of an AIME record, whose answer must be an integer from 0 to 999.
 
-    Its data source is `aime` and a year, such as `aime2024`: that of the record, or else of its file, or none. Raises
-    DataError for a missing field and for another answer.
+    The problem is the field `problem` or `question`, the answer `answer` or `expected_answer`. The data source is
+    `aime` and the year, such as `aime2024`, that the record's year, id or URL, or else the file's path, contains;
+    without a year it is `aime`. Raises DataError for a missing field and for another answer.
     """
     problem, (_, answer) = record.text("problem", "question"), record.field("answer", "expected_answer")
     match = _AIME_ANSWER.fullmatch(str(answer).strip())

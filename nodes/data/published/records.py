@@ -44,9 +44,9 @@ class SourceRecord:
     where: str
 
     def text(self, *names: str) -> str:
-        """Return the first of these fields that the record has, ignoring case.
+        """Return the text in the first of the fields `names` (in lower case) that the record has, ignoring case.
 
-        Raises DataError if the record has none of them, or if the field is not a text.
+        Raises DataError if the record has none of the fields, or if the field is not a text.
         """
         name, value = self.field(*names)
         if not isinstance(value, str):
@@ -54,9 +54,9 @@ class SourceRecord:
         return value
 
     def field(self, *names: str) -> tuple[str, Any]:
-        """Return the name and value of the first of these fields that the record has, ignoring case.
+        """Return the name and value of the first of the fields `names` (lower case) that the record has, ignoring case.
 
-        Raises DataError if it has none of them, or if the value is null.
+        Raises DataError if the record has none of the fields, or if the value is null.
         """
         lower = {name.lower(): name for name in self.values}
         key = next((lower[name] for name in names if name in lower), None)
@@ -67,7 +67,7 @@ class SourceRecord:
         return key, self.values[key]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the field with exactly this name, or `default` if it is missing or null."""
+        """Return the value of the field with exactly this name, or `default` if it is missing or null."""
         value = self.values.get(name)
         return default if value is None else value
 

@@ -36,7 +36,7 @@ TRAINER: Mapping[RoleName, str] = {"policy": "policy.train", "critic": "critic.t
 
 @dataclass(frozen=True)
 class NemoRlCluster:
-    """The machines and devices of each, and the devices of training and of generation.
+    """The machines that NeMo RL needs, the devices on each, and the devices that train and that generate.
 
     `sampling_nodes` and `sampling_per_node` are the machines of separate generation and the devices on each; None for
     what NeMo RL does not need. `training` and `sampling` are the same devices if generation is not separate.
@@ -52,7 +52,7 @@ class NemoRlCluster:
 
 
 def nemo_rl_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values for NeMo RL's template; adds a note to `spec` for each thing that differs there."""
+    """Return the values for the template of the spec's NeMo RL version; adds a note to `spec` for each difference."""
     cluster = _cluster(spec)
     policy, critic, sampler = spec.role("policy"), spec.role("critic"), spec.role("sampler")
     if spec.lag and not cluster.separate:

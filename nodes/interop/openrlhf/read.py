@@ -63,7 +63,7 @@ def read_openrlhf(config: Config) -> Imported:
 
 
 def openrlhf_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Return the devices, layouts and settings of a flow's roles in an OpenRLHF run.
+    """Return the devices, layouts and settings of a flow's roles in an OpenRLHF run; notes may be added to `config`.
 
     Raises UsageError for a run without vLLM engines, for an invalid number or ZeRO stage, and if the parallel degrees
     or shared devices of the roles do not fit together.

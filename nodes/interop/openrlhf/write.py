@@ -33,13 +33,13 @@ class Groups:
 
     devices: Mapping[RoleName, ExportDevices]
     everything: bool = False  # DeepSpeed's models share one pool; vLLM too, unless it runs ahead
-    actor_reference: bool = False
-    critic_reward: bool = False
+    actor_reference: bool = False  # the two share devices
+    critic_reward: bool = False  # the two share devices
     ahead: bool = False
 
 
 def openrlhf_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values for OpenRLHF's template; adds a note to `spec` for each thing that differs there."""
+    """Return the values for the template of the spec's OpenRLHF version; adds a note to `spec` for each difference."""
     groups, layout, sampler = _groups(spec), _layout(spec), spec.role("sampler")
     if sampler.engine == "sglang":
         spec.note(f"{sampler.role} runs on `sglang`; OpenRLHF samples with vllm")

@@ -88,7 +88,7 @@ def read_verl(config: Config) -> Imported:
 
 
 def verl_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Return the devices, layouts and settings of a flow's roles in a verl run, with notes on differences.
+    """Return the devices, layouts and settings of a flow's roles in a verl run; notes on differences go to `config`.
 
     Raises UsageError for an invalid number, for more than 65,536 devices, and if a layout does not divide its devices.
     """

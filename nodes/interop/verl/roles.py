@@ -19,11 +19,11 @@ MAX_DEVICES = 65_536  # of a cluster; more would take long to divide
 
 
 def layouts_of(config: Config, flow: ShippedFlow, devices: int, sampling_devices: int) -> dict[str, Layout]:
-    """Return the layout of each role, by its name.
+    """Return the parallel layout of each role of a verl run, by the role's name, such as `policy.train`.
 
     `devices` is the number of the trainer's devices, `sampling_devices` that of the policy's sampling. Raises
-    UsageError for more than 65,536 devices, and if the degrees of a layout do not divide the devices. Notes say what no
-    layout can express.
+    UsageError for an invalid number, for more than 65,536 devices, and if the degrees of a layout do not divide the
+    devices. Adds notes to `config` on what no layout can express.
     """
     if max(devices, sampling_devices) > MAX_DEVICES:
         what = f"{max(devices, sampling_devices):,} devices, where a cluster has at most {MAX_DEVICES:,}"
@@ -53,10 +53,10 @@ def layouts_of(config: Config, flow: ShippedFlow, devices: int, sampling_devices
 def running_of(
     config: Config, flow: ShippedFlow, layouts: Mapping[str, Layout], total_tokens: int, separate: bool
 ) -> tuple[dict[str, RoleSettings], dict[str, int]]:
-    """Return the settings of each role, and the rows per micro-batch of roles that pack a limited number of rows.
+    """Return the settings of each role by its name, and the rows per micro-batch of roles that pack a number of rows.
 
     `total_tokens` are those of the longest row, and `separate` says that sampling has devices of its own. Megatron
-    packs rows; FSDP does if `use_remove_padding` is on.
+    packs rows; FSDP does if `use_remove_padding` is on. Raises UsageError for an invalid number.
     """
     trainer = trainer_of(config)
     running, rows_at_once = dict[str, RoleSettings](), dict[str, int]()
@@ -239,10 +239,7 @@ def _fsdp_offload(config: Config, role: str, engine: str) -> tuple[tuple[Offload
 
 
 def _micro_batch(config: Config, role: str, total_tokens: int, sequence: int) -> tuple[int | None, int | None]:
-    """Return the rows and the tokens of a micro-batch on a device; None for what the run does not set.
-
-    A run sets a budget of tokens, or a number of rows, which count with the maximum length.
-    """
+    """Return the rows and the tokens of a micro-batch on a device, where rows count as the longest; None if not set."""
     prefix, is_infer = PREFIXES[role], role.endswith(".infer")
     name = f"{prefix}.{'log_prob' if is_infer else 'ppo'}"
     if config.flag(f"{prefix}.{'log_prob_use_dynamic_bsz' if is_infer else 'use_dynamic_bsz'}"):

@@ -52,7 +52,7 @@ AGGREGATIONS = {
 
 
 def verl_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values for the template of verl's version; adds a note to `spec` for each thing that differs there."""
+    """Return the values for the template of the spec's verl version; adds a note to `spec` for each difference."""
     sampler = spec.role("sampler")
     separate = sampler.pool not in ("", spec.role("policy").pool)
     trainer, sampling = spec.devices(*trainer_pools(spec, "verl's trainer")), spec.devices(sampler.pool)
@@ -169,10 +169,7 @@ def _fsdp_layout(spec: ExportSpec, name: RoleName, param: str) -> Layout:
 
 
 def _has_room(spec: ExportSpec, name: RoleName) -> bool:
-    """Return whether a device has room for the activations that tensor ranks share in the plan.
-
-    A plan without a forecast of bytes is assumed to have room.
-    """
+    """Return whether a device has room for the activations that tensor ranks share; True if no bytes are forecast."""
     role, layout = spec.role(name), spec.role(name).layout
     if not spec.is_placed(name):
         return True
