@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -105,6 +106,8 @@ def test_an_interrupt_leaves_what_was_done_under_another_name(flowgraph: Run, tm
             stopped = flowgraph("generate", "tiny", "--split", "train", "--batch", 1, *HERE, "-o", "out.parquet")
         finally:
             watcher.join()
+            for loop in [each for each in gc.get_objects() if issubclass(type(each), asyncio.BaseEventLoop)]:
+                loop.close()  # else it is closed whenever what refers to it ends, in another test perhaps
             gc.collect()
     assert (stopped.code, stopped.out) == (130, "")
     (left,) = [path.name for path in tmp_path.iterdir()]
