@@ -20,7 +20,7 @@ class StateItem:
     """One piece of state: weights or another value that a parameter carries, a position in data, or a random stream.
 
     `holds` lists what must be saved. The position of a data parameter (`data`) and the random stream of a node
-    (`random`) follow from the run's seed and the step, so they hold only these.
+    (`random`) follow from the seed and the step of the run, so their `holds` is `("seed", "step")`.
     """
 
     kind: StateKind

@@ -60,7 +60,7 @@ class InProcess:
         return results.values
 
     def transfer(self, task: Transfer, item: StoredValue) -> StoredValue:
-        """Return the value, or the parts that the task transfers, after converting it to a table and back."""
+        """Return the value, or the parts of it that the task transfers, after a conversion to a table and back."""
         table = select(to_table(item.value), task.parts) if task.parts else to_table(item.value)
         return StoredValue(from_table(type(item.value), table, f"transfer of {task.value}", task.parts), item.ids)
 
@@ -83,7 +83,7 @@ class InProcess:
             self._step = step
 
     def finish(self, step: object = None) -> Observations:
-        """Return the observations of `step` since the last call; all work has already been done."""
+        """Return the observations of `step` (None: of work for no step) since the last call; no work is under way."""
         observed = self._observed.pop(step, Observations())
         if step is self._step:
             observed.measured += self.measures.drained()
@@ -110,7 +110,7 @@ class InProcess:
             (handle.wake if awake else handle.sleep)()
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
-        """Save a home to `folder`, or load it from there, with the method `verb` of its handle.
+        """Save the weights or state of a home to `folder`, or load them, with the method `verb` of its handle.
 
         `version` is the version of the loaded weights, which the handle gets; None when saving.
         """

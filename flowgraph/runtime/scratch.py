@@ -43,7 +43,7 @@ def make() -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a scratch folder with everything in it, and release its lock; does nothing if the folder is gone."""
+    """Remove a scratch folder with everything in it, and release its lock; errors and a missing folder are ignored."""
     with contextlib.suppress(RecursionError):  # a rule whose guard was killed may have left a tree of any depth
         shutil.rmtree(path, ignore_errors=True)
     if (handle := _locks.pop(path, None)) is not None:
@@ -138,7 +138,6 @@ def _notes(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _started(pid: int) -> float | None:
-    """Return when a process began, in seconds since the epoch; None if it does not exist or waits to be reaped."""
     import psutil
 
     try:

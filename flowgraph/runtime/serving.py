@@ -114,7 +114,10 @@ class Servers:
         return typed
 
     def open(self, home: Home, device: str) -> Handle:
-        """Start every replica of a home on this machine, and return one handle that sends requests to all of them."""
+        """Start every replica of a home on this machine, and return one handle that sends requests to all of them.
+
+        `device` is the torch device type. Raises LawError and WorkerError as `start` does.
+        """
         doors = [self.start(place) for place in server_places(home, device).values()]
         return self.handle(home, doors, shared=device != "cpu")
 
@@ -131,7 +134,10 @@ class Servers:
         self._running.clear()
 
     def facts(self, home: Home) -> dict[str, str]:
-        """Return the `name`, `digest` and `notes` of the model of a home's servers, and the `engine` with version."""
+        """Return the `name`, `digest` and `notes` of the model of a home's servers, and the `engine` with its version.
+
+        The model is loaded if this process has not loaded it.
+        """
         loaded, engine = self._model(home), f"{home.engine} {self._versions.get(home, '')}".strip()
         return {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes), "engine": engine}
 

@@ -83,10 +83,11 @@ class Checkpoints:
     def newest(
         self, say: Callable[[str], None], fits: Callable[[Mapping[str, Any]], bool] = lambda _: True
     ) -> Checkpoint | None:
-        """Return the newest checkpoint whose files all match its manifest, and whose state fits; None if there is none.
+        """Return the newest checkpoint whose files match its manifest and whose state `fits`; None if there is none.
 
-        Newer, damaged checkpoints are renamed and reported with `say`. Raises RunFolderError if all checkpoints are
-        damaged, and then renames none: to start over would remove what the run recorded, and the disk may be the cause.
+        Newer, damaged checkpoints are renamed and reported with `say`; those whose state does not fit are skipped.
+        Raises RunFolderError if at least one checkpoint is damaged and no other can be used; none is renamed then,
+        because the disk may be the cause.
         """
         damaged = list[tuple[Checkpoint, str]]()
         for checkpoint in reversed(self.oldest_first()):
@@ -110,7 +111,7 @@ class Checkpoints:
         return None
 
     def fault_of(self, checkpoint: Checkpoint) -> str:
-        """Return how a checkpoint differs from its manifest, or that it is of another run; "" if it is intact.
+        """Return why a checkpoint is not intact, or is not this run's, as text; "" if it matches its manifest.
 
         Every file that the manifest lists is read and hashed. Only the first fault is returned.
         """
@@ -173,7 +174,6 @@ class Checkpoints:
         return checkpoint
 
     def _remove_old(self, steps: int) -> None:
-        """Remove checkpoints before the newest `keep` of those up to `steps` steps, except those that stay."""
         best = self.best()
         staying = {self.extendable} - {0} | ({best.steps} if best is not None else set())
         until = [old for old in self.oldest_first() if old.steps <= steps and old.steps not in staying]
@@ -183,7 +183,7 @@ class Checkpoints:
         self.sweep()
 
     def best(self) -> BestFacts | None:
-        """Return which checkpoint is the best and by which metric; None if none is marked, or if it was removed."""
+        """Return which checkpoint is the best and by which metric; None if it was removed or `best.json` lacks it."""
         try:
             best = json_as(BestFacts, read_bytes(self.folder / BEST))
         except (OSError, ValueError):
@@ -191,7 +191,10 @@ class Checkpoints:
         return best if any(checkpoint.steps == best.steps for checkpoint in self.oldest_first()) else None
 
     def mark_best(self, best: BestFacts) -> None:
-        """Make an existing checkpoint the best one, in one rename; the previous best may be removed. Raises OSError."""
+        """Make an existing checkpoint the best one, in one rename; the previous best may be removed.
+
+        Raises OSError if the disk refuses to write it.
+        """
         draft = self.folder / f"tmp_{BEST}"
         draft.write_text(best.model_dump_json() + "\n", "utf-8")
         sync(draft)
@@ -332,7 +335,10 @@ class Saver:
             self.say(f"no checkpoint after step {steps}: {why} ({self.checkpoints.folder}); {again}")
 
     def ended(self, steps: int) -> None:
-        """Write the last checkpoint, after `steps` steps, unless it exists. Raises RunFolderError if the disk fails."""
+        """Write the last checkpoint, after `steps` steps, unless it exists or `every` is 0.
+
+        A fault of the disk raises RunFolderError; other errors are raised unchanged.
+        """
         if self.every and steps != self.saved and (why := self._refused(steps)):
             raise self._error(steps, "which was the last", why)
 
