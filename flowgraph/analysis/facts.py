@@ -106,7 +106,7 @@ class GraphFacts:
 
 @cached  # records in records share their parts: without it the time doubles with each level
 def has_rows(kind: type[Value]) -> bool:
-    """Return whether values of a type have rows: columns by row or token, and records with such a part."""
+    """Return whether a type has rows: an entry per row or per token, or, for a record, a part that has rows."""
     if issubclass(kind, Record):
         return any(map(has_rows, fields(kind).values()))
     return kind.kind in (Kind.ROW, Kind.TOKEN)
@@ -114,7 +114,7 @@ def has_rows(kind: type[Value]) -> bool:
 
 @lru_cache(maxsize=4)
 def facts_of(graph: Graph) -> GraphFacts:
-    """Return the facts of every value of a graph: whose rows it has, and which weights made it; cached."""
+    """Return the facts of every value of a graph: its rows, and the weights that made it; cached for four graphs."""
     regional = {param: node.root for node in graph.nodes for _, region in node.regions for param in region.params}
     of: dict[Origin, Facts] = {}
     facts = GraphFacts(of, regional)
@@ -146,7 +146,7 @@ def _rows_of(node: Node, weights: MadeBy | None, facts: GraphFacts) -> RowSet | 
 
 
 def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
-    """Yield (port, RowSet) for each input of a node that has rows with a known origin, in the order of the inputs.
+    """Yield (port, rows) for each input of a node whose rows have a known origin, in the order of the inputs.
 
     Ports that may take rows of another origin are left out.
     """

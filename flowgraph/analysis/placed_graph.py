@@ -17,8 +17,7 @@ from flowgraph.language.graph import Graph
 class PlacedGraph:
     """A named graph and its plan; `where` is the plan's file, for errors.
 
-    `experts` maps model parameters to the number of experts in a layer, or 0; models with an unknown number are left
-    out.
+    `experts` maps model parameters to the number of experts in a layer (0: none); unknown numbers are left out.
     """
 
     graph: Graph

@@ -29,7 +29,7 @@ class StateItem:
 
 
 def carried_state(graph: Graph) -> tuple[StateItem, ...]:
-    """Return what a run of a named graph carries from step to step, which is what a checkpoint holds.
+    """Return the pieces of state that a run of a named graph carries from step to step; a checkpoint holds these.
 
     Carried parameters come first, then data parameters that are read, then nodes that use random numbers. A model that
     nothing updates is not state, because a run loads it again from its source.

@@ -256,7 +256,6 @@ def _kept_uncorrected(region: Region, reads: list[tuple[Node, RowSet]]) -> Itera
 
 
 def _leads_elsewhere(inner: Node, node: Node, facts: GraphFacts) -> Iterator[FlowError]:
-    """Yield an error for each correction, in a loss without a ratio, toward other weights than `node` updates."""
     for port, edge in _corrections(inner):
         maker = _maker(edge).source
         if port.corrects or not isinstance(maker, Node):

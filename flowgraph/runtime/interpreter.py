@@ -177,7 +177,7 @@ class Executor:
     def can_save(self, program: Program, steps: int) -> bool:
         """Return whether a run can continue from a checkpoint after `steps` steps; True if steps do not overlap.
 
-        It cannot if a copy must then have older weights than the newest, but is on an engine that cannot return its
+        False if a copy must then have older weights than the newest, but is on an engine that cannot return its
         weights: `load_state` would fill this copy with the newest.
         """
         copies = program.pipeline.copies if program.pipeline is not None else ()

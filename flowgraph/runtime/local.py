@@ -28,7 +28,7 @@ from flowgraph.runtime.worker import DeviceWorker
 
 @dataclass(eq=False)
 class InProcess:
-    """Places in this process; `handles` are the copies of weights by home."""
+    """Places in this process, each with its own values; `handles` are the copies of weights by home."""
 
     handles: Mapping[Home, Any]
     servers: Servers = field(default_factory=lambda: Servers(ModelSetup({}, 0, Path()), Path(), 0.0))
@@ -47,7 +47,7 @@ class InProcess:
     ) -> Mapping[str, StoredValue]:
         """Run the nodes of a task in this process and return their results by name, without models.
 
-        The arguments are those of `Places.run`.
+        The arguments are those of `Places.run`; the errors, those of `DeviceWorker.run`.
         """
         worker = self._workers.setdefault(graph, DeviceWorker(graph, self.handles))
         name = f"{task.place}-0-{'-'.join(task.nodes)}"
@@ -94,7 +94,7 @@ class InProcess:
         write_rows(with_ids(to_table(item.value), item.ids), path)
 
     def kept(self, kind: type[Value], path: Path, parts: Parts) -> StoredValue:
-        """Return the value that `keep` wrote, with the ids of its rows; it has only `parts` unless these are empty."""
+        """Return the value that `keep` wrote, with row ids; only `parts` if any. Raises DataError for another file."""
         table = read_rows(path)
         return StoredValue(from_table(kind, table, str(path), parts), ids_in(table))
 

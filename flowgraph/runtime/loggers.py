@@ -50,7 +50,7 @@ SWANLAB_NO_PROBES = dict.fromkeys(("hardware", "runtime", "requirements", "conda
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """All that a tracker receives about a run, except metrics; `id` stays the same when the run is resumed."""
+    """A run as trackers know it: its folder, name and first step, and an `id` that stays the same after a resume."""
 
     folder: Path
     name: str

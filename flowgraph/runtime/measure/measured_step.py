@@ -200,10 +200,10 @@ def read_measured(run: Path) -> list[MeasuredStep]:
 
 
 def measured_events(steps: Sequence[MeasuredStep], first_process: int = 1) -> list[Event]:
-    """Return measured steps as events of a Chrome trace; the first task begins at time 0.
+    """Return measured steps as events of a Chrome trace, in microseconds; the first task begins at time 0.
 
     Each pool is a process of the trace, numbered from `first_process`, and each rank a thread. Arrows lead from where
-    weights are sent to where they are loaded, and a counter shows the peak memory of each rank.
+    weights are sent to where they are loaded, and a counter shows the peak memory of each rank in GiB.
     """
     tasks = [(step.step, task) for step in steps for task in step.tasks]
     pools = sorted({task.pool for _, task in tasks}, key=lambda pool: (pool == HOST, pool))

@@ -353,9 +353,10 @@ class RankActor:
 
 
 def table_with_ids(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
-    """Return a stored value as a table, with the ids of its rows as columns.
+    """Return a stored value as a table, with the ids of its rows as columns. Raises LawError as `to_table` does.
 
-    `inputs` are the inputs of the node that computed it; their lengths determine how many tokens of each row are kept.
+    `inputs` are the inputs of the node that computed the value; their lengths determine how many tokens of each row are
+    kept.
     """
     return with_ids(to_table(stored.value, lengths_for(stored.value, inputs)), stored.ids)
 

@@ -82,7 +82,6 @@ def _start_actors(
 
 
 def _reserve(program: Program, pool: Pool, name: str, machine: Mapping[str, Any], groups: list[Any]) -> Iterator[Any]:
-    """Reserve a pool's devices on one machine as a placement group; yield a scheduling strategy for each in order."""
     import ray
     from ray.exceptions import GetTimeoutError
     from ray.util import placement_group

@@ -42,7 +42,10 @@ class Member:
         return self.actor.beat.options(concurrency_group="beat").remote()
 
     def stacks(self) -> list[str]:
-        """Return the stacks of the actor's threads as lines: from the actor, else by a signal; empty if both fail."""
+        """Return the stacks of the actor's threads as lines: from the actor, else by a signal; [] if both fail.
+
+        Takes at most 10 seconds.
+        """
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 

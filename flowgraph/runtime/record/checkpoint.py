@@ -135,12 +135,12 @@ class Checkpoints:
     def commit(
         self, steps: int, state: Mapping[str, Any], write: Callable[[Path], Mapping[str, Any] | None]
     ) -> Checkpoint:
-        """Write the checkpoint after `steps` steps and return it.
+        """Write the checkpoint after `steps` steps, in place of an existing one, and return it.
 
         `write` fills an empty folder; the entries that it returns are added to `state`. The folder is then hashed and
-        renamed. If anything fails, existing checkpoints stay. Old checkpoints are removed after the new one has been
-        verified by reading it. Raises OSError (ENOSPC) before writing if less space is free than the newest checkpoint
-        takes, OSError (EIO) if the new checkpoint does not match what was written, and errors of `write`.
+        renamed. If anything fails before that, existing checkpoints stay. Old checkpoints are removed after the new one
+        has been verified by reading it. Raises OSError (ENOSPC) before writing if less space is free than the newest
+        checkpoint takes, OSError (EIO) if the new checkpoint does not match what was written, and errors of `write`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         newest = self.oldest_first()[-1:]
@@ -204,7 +204,6 @@ class Checkpoints:
 
 
 def _set_aside(path: Path, word: str) -> Path:
-    """Rename a checkpoint so that it no longer counts as one: `bad_step_000020`, `bad_step_000020_2`."""
     names = (f"{word}_{path.name}{suffix}" for suffix in ("", *(f"_{i}" for i in range(2, 10_000))))
     target = next(path.parent / name for name in names if not (path.parent / name).exists())
     path.rename(target)
@@ -302,8 +301,9 @@ class Saver:
     def checked(self, steps: int, metrics: Mapping[str, float]) -> None:
         """Make the checkpoint after `steps` steps the best one if its `metric` is higher than that of the best so far.
 
-        The checkpoint is written if it does not exist, and `export` is called. NaN is never the best, and of equal
-        values the first is. A fault of the disk is reported with `say`; other errors are raised.
+        `metrics` are those of the check; without `metric` or if it is NaN, nothing is done. Of equal values the first
+        is best. The checkpoint is written if it does not exist, and `export` is called. A fault of the disk is reported
+        with `say`; other errors are raised.
         """
         best, value = self.checkpoints.best(), metrics.get(self.metric, math.nan)
         if not value > (best.value if best is not None and best.metric == self.metric else -math.inf):

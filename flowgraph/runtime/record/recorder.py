@@ -148,7 +148,6 @@ class Recorder:
         return self.folder.records()
 
     def _rollouts_refused(self) -> str:
-        """Register the rollouts that were written, submit refused ones again, and return the disk's reason or ""."""
         pending, self._pending, why = self._pending, [], ""
         for rollout in pending:
             written = rollout.result()

@@ -99,7 +99,7 @@ class RunState(_Open):
 
 
 class BestFacts(_Open):
-    """`best.json` of a run's checkpoints: the steps of the best one, and the value of the metric that it is best by."""
+    """`best.json` of a run's checkpoints: the steps of the best one, and the metric that decides, with its value."""
 
     steps: NonNegativeInt
     metric: str

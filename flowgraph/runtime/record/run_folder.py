@@ -330,7 +330,7 @@ def write_rollout(
 
 @dataclass(frozen=True)
 class RecordedRollouts:
-    """A node's recorded rollouts as a source of rows."""
+    """The recorded rollouts of node `node` in the run folder `run`, of type `kind`, as a source of rows."""
 
     run: Path
     node: str
@@ -360,7 +360,7 @@ class Replay:
         """Return the number of steps, from the first, for which every sampling node has a recorded rollout.
 
         The last rollout of a run that was interrupted may be missing. Raises RunFolderError if a node has no rollouts,
-        or if one before its last is missing.
+        if one before its last is missing, or if `run.json` cannot be read.
         """
         steps = list[int]()
         for node in rollout_nodes(self.graph):
