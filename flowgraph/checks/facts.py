@@ -217,8 +217,7 @@ def check_staleness_is_corrected(graph: Graph) -> Iterator[FlowError]:
     An on-policy node needs a correction of its own if its rows may have been sampled by other weights than those that
     are trained. Otherwise any correction in the loss is enough; one is needed if the trained model may have sampled the
     rows some updates ago, or if a carried state may have kept the rows from an earlier step. Also an error: in a loss
-    without a ratio, a correction toward other weights than the trained ones. `stale(…, corrected=False)` permits a lag
-    without correction.
+    without a ratio, a correction toward other weights than the trained ones. `stale(…, corrected=False)` permits lag.
     """
     facts = facts_of(graph)
     sampled = {edge.source for node in graph.nodes if node.op.kind == "generate" and (edge := node.model())}

@@ -31,8 +31,8 @@ def part_type(source: Source, part: str) -> type[Value] | None:
 def port_types(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value]]:
     """Return, by the declared type of each port of an op, the type that values on the port must have in one call.
 
-    A class maps to itself. A TypeVar maps to the type of the input on its port (of several such inputs, the last), or
-    to its bound if there is no such input.
+    A class maps to itself. A TypeVar maps to the type of the input on its port (the last, if several ports have this
+    TypeVar), or to its bound if none has an input.
     """
     kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
     edges = dict(inputs)

@@ -109,7 +109,6 @@ def _abandoned() -> Iterator[Path]:
 
 
 def _end(note: Mapping[str, Any]) -> None:
-    """End a registered process group, if its leader is the same process or gone, or a Ray session's processes."""
     import psutil
 
     ended, leader, session = list[Any](), note.get("leader"), str(note.get("session", ""))
