@@ -21,12 +21,12 @@ Origin = Node | Param
 
 @dataclass(frozen=True)
 class MadeBy:
-    """The weights that made a value: a version of a parameter, read up to `at_most` updates late, at a temperature.
+    """The weights that computed or sampled a value: a version of the model parameter `param`.
 
-    `reshaped` are the other settings that changed the distribution, as (name, value): a truncation, a penalty.
-
-    They are `trained` if a loss trains them as its own parameter, and `corrected` if a loss must correct for the
-    staleness of the rows that they sample.
+    `at_most` is their maximum lag in policy updates, and `temperature` that of the distribution (None: unknown).
+    `reshaped` are other sampling settings that changed the distribution, as (name, value): a truncation or a penalty.
+    `trained` means that a loss trains the weights as its own parameter; `corrected`, that a loss must correct for the
+    staleness of rows that the weights sample.
     """
 
     param: Param
@@ -52,9 +52,10 @@ class MadeBy:
 
 @dataclass(frozen=True)
 class RowSet:
-    """The rows of one origin, in any order. `drawn` are the weights that sampled them, or None.
+    """The rows of one origin (a parameter, or the node that made them), in any order.
 
-    `identity` names what distinguishes the rows. `kept` names a carried state that may have kept old ones, or is "".
+    `identity` names the ids that distinguish the rows. `drawn` are the weights that sampled the rows; None if unknown.
+    `kept` names the input of a carried state that may have kept rows of earlier steps, or is "".
     """
 
     origin: Origin
@@ -71,7 +72,7 @@ class RowSet:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of a node's results: their rows, and the weights that made them."""
+    """The facts of a parameter or of a node's results: the rows, and the weights that made them; None if unknown."""
 
     rows: RowSet | None = None
     made: MadeBy | None = None
@@ -79,16 +80,16 @@ class Facts:
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """The facts of a graph by node and parameter (`of`), and the flow's parameter behind the model of each loss.
+    """The facts of a graph by node and parameter (`of`), and the parameters of its losses.
 
-    `regional` maps the parameter of a loss to that of the flow whose next version its node makes, or to None.
+    `regional` maps each parameter of a loss to the flow's parameter that the loss trains, or to None.
     """
 
     of: Mapping[Origin, Facts]
     regional: Mapping[Param, Param | None]
 
     def at(self, edge: Edge) -> Facts:
-        """Return the facts of the value on an edge; a fact is None if it is unknown, and for the rows of a model."""
+        """Return the facts of the value on an edge; the rows of a model and of a type without rows are None."""
         if issubclass(edge.type, Model):
             return Facts(None, self.weights(edge))
         facts = self.of.get(edge.source, Facts()) if isinstance(edge.source, Node | Param) else Facts()
@@ -105,7 +106,7 @@ class GraphFacts:
 
 @cached  # records in records share their parts: without it the time doubles with each level
 def has_rows(kind: type[Value]) -> bool:
-    """Return whether values of a type have rows: columns by row or token, and records with such a part."""
+    """Return whether a type has rows: an entry per row or per token, or, for a record, a part that has rows."""
     if issubclass(kind, Record):
         return any(map(has_rows, fields(kind).values()))
     return kind.kind in (Kind.ROW, Kind.TOKEN)
@@ -113,7 +114,7 @@ def has_rows(kind: type[Value]) -> bool:
 
 @lru_cache(maxsize=4)
 def facts_of(graph: Graph) -> GraphFacts:
-    """Return the facts of every value of a graph: whose rows it has, and which weights made it; cached."""
+    """Return the facts of every value of a graph: its rows, and the weights that made it; cached for four graphs."""
     regional = {param: node.root for node in graph.nodes for _, region in node.regions for param in region.params}
     of: dict[Origin, Facts] = {}
     facts = GraphFacts(of, regional)
@@ -145,7 +146,7 @@ def _rows_of(node: Node, weights: MadeBy | None, facts: GraphFacts) -> RowSet | 
 
 
 def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
-    """Yield (port, RowSet) for each input of a node that has rows with a known origin, in the order of the inputs.
+    """Yield (port, rows) for each input of a node whose rows have a known origin, in the order of the inputs.
 
     Ports that may take rows of another origin are left out.
     """
@@ -157,10 +158,7 @@ def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
 
 
 def _weights_behind(node: Node, facts: GraphFacts) -> MadeBy | None:
-    """Return the weights behind a node's results: those it reads, else those behind its only input of the same type.
-
-    Their temperature and truncation are those that the node samples with, else those of the rows it reads.
-    """
+    """Return the weights that a node reads and the settings it or its rows sample with, or else those of its input."""
     model = node.model()
     if model is None:
         sources = {facts.at(edge).made for _, edge in node.inputs if edge.type in node.returns}
@@ -204,9 +202,11 @@ def _identity(kinds: Iterable[type[Value]]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """The facts of one value as text: its type and kind, the origin of its rows, its masks, and its weights.
+    """The facts of one value as text; a fact that is unknown or does not apply is "".
 
-    `weights` is a version, its staleness and its temperature; `pi of policy, at 1.0` is being trained.
+    `kind` is "record" for a record, which has no `dtype`. `rows` is the node or parameter that the rows come from,
+    `identity` the ids that distinguish them, and `mask` the masks of their tokens. `weights` has the version, the
+    maximum lag and the sampling settings; the version of weights that are being trained is written `pi of policy`.
     """
 
     value: str
@@ -256,8 +256,8 @@ def _name(origin: Origin) -> str:
 def masks_along(rows: RowSet) -> Sequence[str]:
     """Return the dotted names of the masks that select tokens of `rows`, such as `policy.generate.mask`.
 
-    They are the parts of type Mask in the records that the origin of the rows gives; empty without a record. Of several
-    results, the index comes before the part: `policy.generate.0.mask`.
+    They are the parts of type Mask in the records that the rows' origin (a node or a parameter) gives; empty if there
+    are none. For a node with several results, the result's index comes before the part: `policy.generate.0.mask`.
     """
     origin = rows.origin
     kinds = (origin.type,) if isinstance(origin, Param) else origin.returns
@@ -271,7 +271,7 @@ def masks_along(rows: RowSet) -> Sequence[str]:
 
 
 def cross_model_reads(graph: Graph) -> set[tuple[str, str]]:
-    """Return pairs (reader, sampler) of model parameters by name: `reader` computes statistics of the sampler's tokens.
+    """Return (reader, sampler) pairs of model parameters by name: `reader` computes statistics of the sampler's tokens.
 
     Pairs of a parameter with itself are left out.
     """

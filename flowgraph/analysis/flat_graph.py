@@ -133,7 +133,10 @@ def loaded_module(module: str) -> str:
 
 
 def plain_settings(settings: BaseModel) -> Flat:
-    """Return settings as JSON-compatible data by name; a function or class becomes `module:name`, an enum its value."""
+    """Return settings as JSON-compatible data by name.
+
+    A function or class becomes `module:name`, an enum its value, and any other value that JSON lacks its `str`.
+    """
 
     def plain(leaf: object) -> object:
         return leaf.value if isinstance(leaf, enum.Enum) else str(leaf)
@@ -148,8 +151,8 @@ def plain_settings(settings: BaseModel) -> Flat:
 def structure_hash(graph: Graph) -> str:
     """Return the SHA-256 of a graph's structure in hexadecimal; a plan stores it to name the graph that it is for.
 
-    The structure is ops, edges, types and regions. Settings, source lines, notes about pruned nodes, the initial data
-    of state, and the names of losses and their parameters are ignored.
+    The structure is the names, ops, edges, types and regions. Settings, source lines, notes about pruned nodes, the
+    initial data of state, and the names of losses and their parameters are ignored. Raises LawError as `flat` does.
     """
     return _hash(_without(flat(graph), {"at", "settings", "given", "functions", "owner", "pruned", "initial"}))
 
@@ -157,7 +160,8 @@ def structure_hash(graph: Graph) -> str:
 def full_hash(graph: Graph) -> str:
     """Return the SHA-256 of a graph with its settings, in hexadecimal; resuming a run requires an equal hash.
 
-    Source lines, notes about pruned nodes, and the names of losses and their parameters are ignored.
+    Source lines, notes about pruned nodes, and the names of losses and their parameters are ignored. Raises as `flat`
+    does.
     """
     return _hash(_without(flat(graph), {"at", "given", "owner", "pruned"}))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=64)
 def order_nodes(graph: Graph) -> tuple[Node, ...]:
-    """Return the nodes in an order in which they can run: each after its inputs, and before updates of what it reads.
+    """Return the nodes in an order in which they can run: each after its inputs, readers of weights before the update.
 
     Otherwise the order of the flow is kept. Nodes in a cycle and those after them are left out; `blocked_reader` finds
     a cause of a cycle. Nodes inside losses are not listed. The result is cached.
@@ -52,7 +52,6 @@ def _readers_and_consumers(graph: Graph) -> list[tuple[Node, Node]]:
 
 
 def _waits(graph: Graph) -> DiGraph[Node]:
-    """Return a graph with an edge from each node to the nodes that wait for it."""
     from networkx import DiGraph
 
     waits: DiGraph[Node] = DiGraph()

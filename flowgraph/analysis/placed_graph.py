@@ -15,9 +15,9 @@ from flowgraph.language.graph import Graph
 
 @dataclass(frozen=True)
 class PlacedGraph:
-    """A named graph and its plan; `where` is the plan's file.
+    """A named graph and its plan; `where` is the plan's file, for errors.
 
-    `experts` is the number of experts in a layer of each model, where that is known: 0 for a model without.
+    `experts` maps model parameters to the number of experts in a layer (0: none); unknown numbers are left out.
     """
 
     graph: Graph
@@ -34,9 +34,9 @@ class PlacedGraph:
 def check_plan(plan: Plan, graph: Graph, where: str = "plan", *, experts: Mapping[str, int] | None = None) -> None:
     """Raise PlanError for the first fault of a plan for a named graph; `where` is the plan's file.
 
-    `experts` has the number of experts in a layer of each model. Faults: the plan is for another structure; a role is
-    missing, unknown or placed twice; a pool is unknown, named twice, or holds a device that does not exist or is in
-    another pool; an engine is unknown or does not run the role, the sampling settings, the layout or the devices;
-    experts do not divide over the ranks; or a role may not lag.
+    `experts` is that of `PlacedGraph`. Faults: the plan is for another structure; a role is missing, unknown or placed
+    twice; a pool is unknown, named twice, too small, or holds a device that does not exist or is in another pool; an
+    engine is unknown or does not run the role, its settings, its layout or its devices; experts do not divide over the
+    ranks; a role lags or works ahead more than allowed.
     """
     laws.check("placed", PlacedGraph(graph, plan, where, experts or {}))

@@ -16,7 +16,7 @@ USES: tuple[Use, ...] = ("train", "sample", "infer")
 
 @dataclass(frozen=True)
 class Role:
-    """One use of one model: `policy.train`, with the names of the nodes that it runs."""
+    """One use of one model parameter, such as `policy.train`, with the names of the nodes that run in this role."""
 
     name: str
     param: str
@@ -26,13 +26,13 @@ class Role:
 
 @lru_cache(maxsize=64)
 def roles(graph: Graph) -> tuple[Role, ...]:
-    """Return the roles of a named graph: models in the order of the flow's parameters, each with train, sample, infer.
+    """Return the roles of a named graph in the order of the flow's parameters; of one model, train, sample, infer.
 
     A model is trained if an update makes its next version; its log-probs, inside a loss or outside, run in its train
-    role. Sampling is a role of its own. All other nodes that read a model run in `infer`, and so does a node that moves
-    a model without an update, such as an average: it takes no gradient and needs no optimizer. A model moved like that
-    has `infer` first, because the first role of a model holds its newest version. A node that reads several models is
-    in a role of each, and runs in the role of the first; a node that reads none has no role.
+    role. Sampling is a role of its own. All other nodes that read a model run in `infer`, and so does a node that makes
+    a model's next version without an update, such as an average. Such a model has `infer` first, because the first role
+    of a model holds its newest version. A node that reads several models is listed in a role of each, and runs in the
+    role of the first; a node that reads none has no role. Cached.
     """
     moves = {node: root for node in graph.nodes if (root := _moves(node)) is not None}
     trained = {root for node, root in moves.items() if node.op.kind == "update" or node.regions}
@@ -62,6 +62,5 @@ def models_read(node: Node) -> Iterator[Edge]:
 
 
 def _moves(node: Node) -> Param | None:
-    """Return the model parameter whose next version a node makes, if any."""
     edge = node.carried()
     return node.root if edge is not None and issubclass(edge.type, Model) else None

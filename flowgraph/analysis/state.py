@@ -20,7 +20,7 @@ class StateItem:
     """One piece of state: weights or another value that a parameter carries, a position in data, or a random stream.
 
     `holds` lists what must be saved. The position of a data parameter (`data`) and the random stream of a node
-    (`random`) follow from the run's seed and the step, so they hold only these.
+    (`random`) follow from the seed and the step of the run, so their `holds` is `("seed", "step")`.
     """
 
     kind: StateKind
@@ -29,7 +29,7 @@ class StateItem:
 
 
 def carried_state(graph: Graph) -> tuple[StateItem, ...]:
-    """Return what a run of a named graph carries from step to step, which is what a checkpoint holds.
+    """Return the pieces of state that a run of a named graph carries from step to step; a checkpoint holds these.
 
     Carried parameters come first, then data parameters that are read, then nodes that use random numbers. A model that
     nothing updates is not state, because a run loads it again from its source.

@@ -26,9 +26,9 @@ def check_versions_are_consumed_once(graph: Graph) -> Iterator[FlowError]:
 
 
 def check_values_belong_to_flow(graph: Graph) -> Iterator[FlowError]:
-    """Yield an error for each value read by a flow that is real data, or that belongs to another flow or to a loss.
+    """Yield an error for each value that a flow reads or returns but that is real data or belongs elsewhere.
 
-    A value that is made inside a loss can only be read inside the same loss.
+    It may belong to another flow, or to a loss: a value that is made inside a loss can only be read there.
     """
     regions = [region for node in graph.nodes for _, region in node.regions]
     homes: dict[Any, Region] = {source: region for region in regions for source in (*region.params, *region.inner)}
@@ -43,7 +43,6 @@ def check_values_belong_to_flow(graph: Graph) -> Iterator[FlowError]:
 
 
 def _misplaced(graph: Graph, edge: Edge, start: int, homes: Mapping[Any, Region], home: Region | None) -> str:
-    """Return why an edge cannot be read in the region `home` (None: in the flow itself), "" if it can."""
     source = edge.source
     if isinstance(source, Const):
         return "is real data"
@@ -106,7 +105,6 @@ def check_state_is_returned(graph: Graph) -> Iterator[FlowError]:
 
 
 def _consumers(graph: Graph) -> dict[Edge, Node]:
-    """Map each version of state to the first node that consumes it."""
     consumers: dict[Edge, Node] = {}
     for node in graph.nodes:
         consumed = node.carried()

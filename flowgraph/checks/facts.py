@@ -18,8 +18,8 @@ def check_rows_have_one_origin(graph: Graph) -> Iterator[FlowError]:
     """Yield an error for each node or loss that reads rows of two origins, such as two rollouts, as the same rows.
 
     Ports annotated with `Rows.OTHER` and nodes that return new rows are not checked. The values that a loss reads from
-    outside must have one origin too, because they are divided into the same micro-batches. If a node inside a loss is
-    reported, the loss is not.
+    outside must have one origin too, because they are divided into the same micro-batches. A node is reported once, and
+    a loss only if no node inside it is.
     """
     facts, mixed = facts_of(graph), set[Node]()
     for node in graph.all_nodes:
@@ -47,9 +47,10 @@ def check_rows_have_one_origin(graph: Graph) -> Iterator[FlowError]:
 def check_weights_match_ports(graph: Graph) -> Iterator[FlowError]:
     """Yield an error for each input that was computed with other weights than its port requires.
 
-    A port can require the trained model of a loss, the weights that sampled its rows, or weights that the loss does not
-    train. Also an error: a port that requires the sampler's log-probs, if the rows were sampled greedily, or may be of
-    an earlier step and the log-probs are recomputed without correction. Inputs of unknown weights are skipped.
+    A port can require the model that its loss trains, the weights that sampled its rows, or weights that the loss does
+    not train; inputs of unknown weights are not compared. A port for the sampler's log-probs is also an error if its
+    rows were sampled greedily, or if its log-probs are recomputed, without a correction, for rows that a carried state
+    may have kept from an earlier step.
     """
     facts = facts_of(graph)
     regions = {inner: region for node in graph.nodes for _, region in node.regions for inner in region.inner}
@@ -123,9 +124,9 @@ def _other_weights(
 def check_corrections_match_use(graph: Graph) -> Iterator[FlowError]:
     """Yield an error for each importance correction that applies to other values than it was computed from.
 
-    The ratio would then be applied twice, or not at all. Also an error: a node, unless it returns a loss, that reads
-    the same value as the sampler's log-probs and on another port, since it then corrects nothing. Pure nodes that
-    compute the same count as one. Corrections that come from a parameter are not checked.
+    The ratio would then be applied twice, or not at all. Also an error: a node that reads one value both as the
+    sampler's log-probs and on another port, and so corrects nothing; a node that returns a loss may do this. Pure nodes
+    that compute the same count as one. Corrections that come from a parameter are not checked.
     """
     ports = [port for node in graph.all_nodes for port in node.op.ports]
     for node in dedupe_nodes(graph).all_nodes if any(port.by is By.SAMPLER or port.corrects for port in ports) else ():
@@ -144,7 +145,6 @@ def check_corrections_match_use(graph: Graph) -> Iterator[FlowError]:
 
 
 def _of_others(node: Node, port: Port, corrects: str, result: Edge, maker: Node) -> Iterator[FlowError]:
-    """Yield an error if a correction was computed from another value than the one that `node` uses it with."""
     name, used, corrected = f"{node.op.name}({corrects}=)", node.input(corrects), maker.input(corrects)
     if used is None or corrected == used:
         return
@@ -170,11 +170,11 @@ def _maker(edge: Edge) -> Edge:
 
 
 def check_distributions_match(graph: Graph) -> Iterator[FlowError]:
-    """Yield an error for each node that compares values of two distributions.
+    """Yield an error for each node that compares values of two distributions; each node is reported once.
 
     Distributions differ in temperature, truncation or penalty. Only columns with a value per token, such as log-probs,
-    are compared, and only if both distributions are known. Also an error: a loss without a correction on rows that were
-    sampled with a penalty, which its model's log-probs lack.
+    are compared, and only if both distributions are known. Also an error: an on-policy node without a correction whose
+    rows were sampled with a repetition penalty, because log-probs of the model do not include the penalty.
     """
     facts = facts_of(graph)
     for node in graph.all_nodes:
@@ -216,8 +216,8 @@ def check_staleness_is_corrected(graph: Graph) -> Iterator[FlowError]:
 
     An on-policy node needs a correction of its own if its rows may have been sampled by other weights than those that
     are trained. Otherwise any correction in the loss is enough; one is needed if the trained model may have sampled the
-    rows some updates ago, or if a carried state may have kept them from an earlier step. Also an error: a correction
-    toward other weights than the trained ones. `stale(…, corrected=False)` permits a lag without correction.
+    rows some updates ago, or if a carried state may have kept the rows from an earlier step. Also an error: in a loss
+    without a ratio, a correction toward other weights than the trained ones. `stale(…, corrected=False)` permits lag.
     """
     facts = facts_of(graph)
     sampled = {edge.source for node in graph.nodes if node.op.kind == "generate" and (edge := node.model())}
@@ -243,7 +243,6 @@ def check_staleness_is_corrected(graph: Graph) -> Iterator[FlowError]:
 
 
 def _kept_uncorrected(region: Region, reads: list[tuple[Node, RowSet]]) -> Iterator[FlowError]:
-    """Yield an error for a loss without correction on rows that a carried state may have kept from an earlier step."""
     old = [(inner, rows) for inner, rows in reads if rows.kept]
     plain = next((read for read in old if read[0].op.on_policy and not _corrections(read[0])), None)
     if old and (plain is not None or not any(_corrects(inner) for inner in region.inner)):
@@ -256,7 +255,6 @@ def _kept_uncorrected(region: Region, reads: list[tuple[Node, RowSet]]) -> Itera
 
 
 def _leads_elsewhere(inner: Node, node: Node, facts: GraphFacts) -> Iterator[FlowError]:
-    """Yield an error for each correction, in a loss without a ratio, toward other weights than `node` updates."""
     for port, edge in _corrections(inner):
         maker = _maker(edge).source
         if port.corrects or not isinstance(maker, Node):
@@ -279,7 +277,6 @@ def _leads_elsewhere(inner: Node, node: Node, facts: GraphFacts) -> Iterator[Flo
 
 
 def _corrects(node: Node) -> bool:
-    """Return whether a node corrects for lag, by the log-probs that rows were sampled with or by weights of its own."""
     return bool(_sampler_edges(node) or _corrections(node))
 
 

@@ -29,10 +29,10 @@ def part_type(source: Source, part: str) -> type[Value] | None:
 
 
 def port_types(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value]]:
-    """Return the type of the values that each declared type of an op's ports stands for in one call.
+    """Return, by the declared type of each port of an op, the type that values on the port must have in one call.
 
-    The keys are the declared types: a class maps to itself. A TypeVar maps to the type of the input on a port with this
-    TypeVar, or to its bound without such an input.
+    A class maps to itself. A TypeVar maps to the type of the input on its port (the last, if several ports have this
+    TypeVar), or to its bound if none has an input.
     """
     kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
     edges = dict(inputs)
@@ -46,8 +46,9 @@ def misfits(
     """Yield a sentence for each mismatch between a call and the signature of its op.
 
     `inputs` are (port, edge) pairs, `regions` the ports that take a loss, `returns` the types of the results.
-    Mismatches are an unknown, repeated or missing port, the wrong type on a port, a stale read by a node that does not
-    sample, and the wrong types of results. Nothing more is reported after an unknown or repeated port.
+    Mismatches are an unknown, repeated or missing port, a loss on a port for values or the reverse, a value whose type
+    is not that of the port or of the edge's source, a stale read by a node that does not sample, and the wrong types of
+    results. Nothing more is reported after a port that is unknown, repeated or confused with a loss.
     """
     ports, kinds = {port.name: port for port in op.ports}, port_types(op, inputs)
     names = [*(name for name, _ in inputs), *regions]

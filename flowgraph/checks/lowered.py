@@ -130,7 +130,6 @@ def check_parts_suffice(program: Program) -> Iterator[FlowError]:
 
 
 def _lacking(task: Task, value: str, parts: Parts, needed: Parts) -> Iterator[FlowError]:
-    """Yield an error if the `parts` that a task reads or copies lack some of `needed`; () means the whole value."""
     missing = [part for part in needed if part not in parts] if needed else ["the rest of it"]
     if parts and missing:
         yield LawError(f"`{_text(task)}` leaves out parts of `{value}` that are read: {', '.join(missing)}")
@@ -147,10 +146,9 @@ def check_syncs_respect_lag_bounds(program: Program) -> Iterator[FlowError]:
 
 
 def check_sleeping_homes(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each task that runs while a home in its pools is in the wrong state.
+    """Yield an error for each home that sleeps while a task uses it, or is awake while a task uses others of its pool.
 
-    Of the homes whose settings make them sleep, those that the task uses must be awake and the others asleep. A switch
-    must come before the first task of the step that needs a state.
+    Only homes whose settings make them sleep are checked. A switch must come before the first task that needs a state.
     """
     sleepers, awake = [home for home in program.homes if home.running.sleeps], dict[Home, bool]()
     for task in program.tasks:

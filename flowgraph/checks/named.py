@@ -23,7 +23,7 @@ def check_names_are_unique(graph: Graph) -> Iterator[FlowError]:
 
 
 def check_masks_are_counted(graph: Graph) -> Iterator[FlowError]:
-    """Yield an error for each loss that has a term whose mask is not in its `counts`."""
+    """Yield an error for each loss whose `counts` lack the mask of one of its terms."""
     for node in graph.nodes:
         for _, region in node.regions:
             if set(masks_of(region)) - set(region.counts):

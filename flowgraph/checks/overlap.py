@@ -36,7 +36,7 @@ MAX_STEPS = 64
 
 
 def check_plan_is_followed(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each role that the plan lets work ahead by another number of steps than the program does."""
+    """Yield an error for each task that works ahead by another number of steps than the plan sets for its role."""
     ahead = program.pipeline.ahead if program.pipeline is not None else (0,) * len(program.tasks)
     for placed in program.plan.placed:
         for task, steps in zip(program.tasks, ahead, strict=True):
@@ -46,7 +46,7 @@ def check_plan_is_followed(program: Program) -> Iterator[FlowError]:
 
 
 def check_staleness_bound(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each node that could read weights which are older than its edge allows."""
+    """Yield an error for each node that could read weights older than its edge allows; none if steps do not overlap."""
     pipeline = program.pipeline
     if pipeline is None:
         return
@@ -63,9 +63,9 @@ def check_staleness_bound(program: Program) -> Iterator[FlowError]:
 
 
 def check_ahead_reads(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each task that works ahead of its step's update and reads state which that step begins with.
+    """Yield an error for each read of carried state by a task that works ahead of the update that makes this state.
 
-    Only a copy of weights that its readers let lag may be read ahead; other carried state does not exist yet.
+    Copies of weights that may lag are not reported. None if steps do not overlap.
     """
     if program.pipeline is None:
         return
@@ -81,7 +81,7 @@ def check_ahead_reads(program: Program) -> Iterator[FlowError]:
 
 
 def check_sleeping_copies(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each copy on a server that loses its weights in its sleep and is not filled in each step."""
+    """Yield an error for each copy on a server that loses its weights when it sleeps and is not filled in each step."""
     for copy in program.pipeline.copies if program.pipeline is not None else ():
         if copy.home.running.sleeps and is_server(copy.home.engine) and copy.sync_every > 1:
             what = f"{copy.home.param} on {copy.home} sleeps, which loses its weights, but gets new ones only every "
@@ -92,7 +92,8 @@ def check_sleeping_copies(program: Program) -> Iterator[FlowError]:
 def check_schedule(program: Program) -> Iterator[FlowError]:
     """Yield an error for each read of a value that does not exist yet, or of other weights than the schedule says.
 
-    Every iteration is executed, with versions instead of weights: the first ones, some that repeat, and the last ones.
+    Also an error: a node that does not run once in a step, and a result that does not reach the host. At most 64 steps
+    are executed, with version numbers instead of weights. None if steps do not overlap.
     """
     pipeline = program.pipeline
     if pipeline is None:
@@ -118,7 +119,7 @@ class _Versions:
     ran: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def execute(self, task: Task, step: int) -> Iterator[FlowError]:
-        """Execute one task of step `step`, and yield what is wrong about it."""
+        """Execute one task of step `step`; yield an error for each missing value or wrong version that it reads."""
         for name, place in task_reads(task):
             if isinstance(place, str) and (name, place) not in self.values[step]:
                 yield LawError.not_there(f"{task}, step {step}", name, place)
@@ -135,7 +136,7 @@ class _Versions:
         self.values[step] |= {(n, at) for n, at in task_results(task, self.program.nodes) if isinstance(at, str)}
 
     def check_weights(self, task: Task, step: int) -> Iterator[FlowError]:
-        """Yield an error for each home whose version is not what a task reads there; a sync copies its version."""
+        """Yield an error for each home with another version than a task must read there; a sync copies its version."""
         if isinstance(task, Sync) and self.at_home.get(task.target, 0) == self._scheduled(
             step, task.value, task.target
         ):
@@ -149,7 +150,6 @@ class _Versions:
             self.at_home[home] = version
 
     def _scheduled(self, step: int, name: str, home: Home) -> int:
-        """Return the version of weights `name` that a task of a step reads at a home."""
         assert self.program.pipeline is not None, "it is asked of steps that overlap"
         copy = self.program.pipeline.schedule(home)
         if name not in dict(self.program.origins):
@@ -159,7 +159,7 @@ class _Versions:
         return copy.version(step) if copy is not None else step * updates_in_step(self.program, name)
 
     def ended(self, step: int) -> Iterator[FlowError]:
-        """Yield what the end of a step lacks: nodes that did not run, or ran twice, and results on the host."""
+        """Yield an error for each node that did not run once in a step, and for each result that is not on the host."""
         runs = self.ran.pop(step, [])
         for node in self.program.graph.nodes:
             if runs.count(node.name) != 1:

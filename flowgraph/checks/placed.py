@@ -144,7 +144,7 @@ def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterat
 
 
 def misread_settings(graph: Graph) -> Mapping[str, str]:
-    """Return, by engine, the settings with which it would sample another distribution than a graph asks for, as text.
+    """Return, by engine, the sampling settings of a graph that the engine would not sample with, as text.
 
     Engines that sample as asked are left out; of several nodes with such settings, the first is reported.
     """

@@ -28,9 +28,9 @@ def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
 
     Token columns [B, T] become lists that are cut to each row's length; columns of an inner table are named
     `part.column`. For a token value that is not a record, `lengths` [B] are the lengths of its rows in tokens; None
-    keeps all T. Scalars are stored as JSON in the schema's metadata. `from_table` returns the same data to the last
-    bit, but bfloat16 becomes float32, and measures and extras are left out. Raises LawError for a scalar that JSON
-    lacks.
+    keeps all T. Scalars are stored as JSON in the schema's metadata, and extras in a column `part.extras`. `from_table`
+    returns the same data to the last bit, but bfloat16 as float32, and no measures or extras. Raises LawError for a
+    scalar that JSON lacks.
     """
     import numpy as np
     import pyarrow as pa
@@ -146,7 +146,6 @@ def _padded(column: Any, name: str, where: str) -> Tensor:
 
 
 def _row_data(column: Any) -> Any:
-    """Return a column of numbers as a tensor [B, ...]; any other column stays an Arrow array."""
     import pyarrow as pa
     import torch
 
@@ -166,7 +165,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def write_rows(table: pa.Table, path: Path) -> None:
-    """Write a table in Arrow's file format; `read_rows` reads it. Parent folders must exist."""
+    """Write a table in Arrow's file format; `read_rows` reads it. Raises OSError, for example without the folder."""
     import pyarrow as pa
 
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
@@ -189,6 +188,7 @@ def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
 
     The file has the Arrow schema in base64, and the columns; `read_carried` reads it. `tables` must contain exactly one
     table, or ValueError is raised; it is a sequence because `Places.apply` passes one. Parent folders are created.
+    Raises OSError if writing fails.
     """
     (table,) = tables
     schema = base64.b64encode(table.schema.serialize().to_pybytes()).decode()

@@ -18,10 +18,10 @@ from flowgraph.runtime.record.checkpoint import Saver
 
 @dataclass(frozen=True)
 class HeldOutCheck:
-    """A program that runs on held-out data before the first step, every `every` steps, and at the end.
+    """A program that runs on held-out data before the first step, every `every` steps (0: never), and at the end.
 
-    `during` runs instead of `program` in every check except the last; it lets copies of weights lag as far as a step
-    does. `grade` returns more metrics, by name, from the tables of the results called `graded`.
+    In every check except the last, `during` runs instead of `program` if it is not None; it lets copies of weights lag
+    as far as a step does. `grade` computes more metrics, by name, from the tables of the results named in `graded`.
     """
 
     program: Program
@@ -43,7 +43,7 @@ class HeldOutResult:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The program of a run, the sources of its rows, the number of steps, and the seed.
+    """The program of a run, the sources of its rows, the number of steps, the seed, and the held-out check, if any.
 
     `sources` contains data parameters by name, and recorded results by the name of the node that they replace.
     """
@@ -77,12 +77,12 @@ def train(
 ) -> int:
     """Run the steps of a job from step `start`, and return the number of completed steps, earlier ones included.
 
-    `listeners` are notified after each step and check of held-out data. A check runs before every `job.check.every`
-    steps, and after the last step unless the run ended early. `stop` is called before each step; if it returns True,
-    the run ends early. `saver` writes checkpoints, each before any check that follows the same step: a check updates
-    copies of weights, and a resumed run repeats it. If the check finds the best weights so far, the saver is notified
-    before the listeners, so that the checkpoint does not contain the records of this check. If steps overlap, a run
-    ends, and a checkpoint is written, only after a step from which `executor` can continue.
+    `listeners` are notified after each step and each check of held-out data. A check runs before every
+    `job.check.every` steps, and after the last step unless the run ended early. `stop` is called before each step; if
+    it returns True, the run ends early. `saver` writes checkpoints, each before a check that follows the same step: a
+    check updates copies of weights, and a resumed run repeats it. The saver is notified of a check before the
+    listeners, so that a checkpoint of the best weights does not contain the records of this check. If steps overlap, a
+    run ends, and a checkpoint is written, only after a step from which `executor` can continue.
     """
     check = job.check if job.check is not None and job.check.every else None
     steps_done = job.steps

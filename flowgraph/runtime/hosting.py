@@ -41,11 +41,11 @@ Wire = dict[str, tuple[str, tuple[int, ...], Any]]
 class ModelSetup:
     """The sources of models by parameter, and the settings for loading and running them.
 
-    `seed` initializes `tiny` models and adapters. `sample_rows` is the most rows that are sampled at once, and
-    `forward_tokens` the most tokens in a forward pass without gradients. `heads` (see `heads_of`) gives the output of a
-    parameter's last layer where that is not logits. `attached` are servers that already run, one for each replica of an
-    engine's home, as the engine's `attach` takes them. Parameters in `frozen` get no new weights. `limits_s` bounds how
-    long an engine's servers may sample in one step, in seconds.
+    `seed` initializes `tiny` models and adapters; `cache` is the folder of converted models. `sample_rows` is the most
+    rows that are sampled at once, and `forward_tokens` the most tokens in a forward pass without gradients. `heads`
+    (see `heads_of`) has the output of a model's last layer where that is not logits. `attached` are servers that
+    already run, one for each replica, as the engine's `attach` takes them. Parameters in `frozen` get no new weights.
+    `limits_s` bounds how long the servers of a parameter may sample in one step, in seconds.
     """
 
     sources: Mapping[str, ModelSource]
@@ -85,7 +85,7 @@ def host(
     Each home gets a separate copy of the weights on the torch `device`, with one exception: if `shares_base_weights`, a
     frozen model has no copy, and its handle reads a trained model with the adapters off. `trained` are the homes whose
     weights an update changes. `ranks` are the ranks that share each home; if it is None, the engine `local` hosts each
-    home whole. `say` receives messages about loading.
+    home whole. `say` receives messages about loading. Raises ModelError as `models.loading.load` does.
     """
     moving = {home.param for home in trained}
     lenders = {

@@ -47,7 +47,10 @@ MODELS, COPIES, CARRIED, VERSIONS = "models", "copies", "carried", "versions.jso
 
 
 class WeightVersions(BaseModel):
-    """The content of `versions.json` in a checkpoint: versions of trained models, and of copies that may lag."""
+    """The content of `versions.json` in a checkpoint: versions of trained models by parameter, and of lagging copies.
+
+    A copy is listed, as (`copy_name`, version), if its version is not the newest.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -96,14 +99,14 @@ class Executor:
     pool_times: PoolTimes = field(default_factory=PoolTimes)
 
     def run(self, program: Program, sources: Mapping[str, RowSource], key: Key, steps: int | None = None) -> StepResult:
-        """Execute one step of a program and return its results.
+        """Execute one step of a program and return its results, except those that stay inside their task.
 
         `sources` contains data parameters, and recorded results of nodes, which then do not run; `key` contains the
-        seed and the step. A sync is skipped while the copy of the weights is recent enough. If steps overlap, the tasks
-        of one iteration are executed, which end this step and may begin later ones, up to the last of `steps` steps;
-        call it for each step in order. Results that stay inside their task are not returned. Raises LawError for a task
-        that reads a value that its place does not have, or weights that another version has replaced, and any error of
-        the tasks.
+        seed and the step. A sync is skipped while the copy of the weights is recent enough. If steps overlap, the call
+        also begins later steps, up to the last of `steps` steps (None: this step is the last); make a call for each
+        step in order. Raises errors of the tasks, and LawError if a task reads a value that its place does not have, or
+        weights that another version has replaced, or if overlapping steps start neither at step 0 nor from a
+        checkpoint.
         """
         if program.pipeline is None:
             self.places.work_for(None)
@@ -155,7 +158,6 @@ class Executor:
                 self.versions[home] = LOST
 
     def _wake(self, program: Program, *homes: Home) -> None:
-        """Wake homes for work between steps, after putting other homes of the same pools to sleep."""
         pools = {home.pool for home in homes}
         for home in program.homes:
             if home.running.sleeps and home.pool in pools and home not in homes:
@@ -173,10 +175,10 @@ class Executor:
         self.places.on_disk(home, "save", folder)
 
     def can_save(self, program: Program, steps: int) -> bool:
-        """Return whether a run can continue from what is saved after `steps` steps.
+        """Return whether a run can continue from a checkpoint after `steps` steps; True if steps do not overlap.
 
-        A copy on an engine that cannot return its weights is filled with the newest ones by `load_state`. So these must
-        be the ones that its schedule says.
+        False if a copy must then have older weights than the newest, but is on an engine that cannot return its
+        weights: `load_state` would fill this copy with the newest.
         """
         copies = program.pipeline.copies if program.pipeline is not None else ()
         returned = [copy for copy in copies if "token_stats" not in ENGINES[copy.home.engine].verbs]
@@ -185,8 +187,9 @@ class Executor:
     def save_state(self, program: Program, folder: Path) -> None:
         """Write all that the next step starts from into an existing folder, and wait until everything is written.
 
-        These are the trained models, copies of weights that lag, carried values, and `versions.json`. Copies on engines
-        that only sample are left out, because these cannot return weights.
+        These are the trained models, copies of weights that lag, carried values, `versions.json`, and the window of
+        steps that have begun. Copies on engines that only sample are left out, because these engines cannot return
+        weights. Homes are woken to be saved, and others of their pools put to sleep.
         """
         trained = _trained(program)
         for param, home in trained.items():
@@ -215,7 +218,8 @@ class Executor:
         """Load the state that `save_state` wrote, possibly under another plan.
 
         A lagging copy that was not saved or is placed differently gets the newest weights. Raises DataError if the
-        folder lacks `versions.json` or the version of a trained model, or if a carried value cannot be read.
+        folder lacks `versions.json` or the version of a trained model, if a carried value cannot be read, and as
+        `load_window` does.
         """
         trained = _trained(program)
         try:
@@ -302,7 +306,7 @@ class _Step:
         return BegunStep(values, self.results, self.staleness, self.observed)
 
     def observe(self, observed: Observations) -> None:
-        """Add observations of this step's work to those before."""
+        """Add observations of this step's work to the step's earlier ones."""
         self.observed.merge(observed)
         for node, seconds in observed.seconds.items():
             self.observed.seconds[node] = self.observed.seconds.get(node, 0.0) + seconds
@@ -320,7 +324,7 @@ class _Step:
             self._executor.carried[self._carried[name]] = item
 
     def execute(self, task: Task) -> None:
-        """Execute one task, and store what it makes or copies. Raises LawError if a value that it reads is missing."""
+        """Execute one task and store its results. Raises LawError if a value that it reads is missing or replaced."""
         match task:
             case Read(value):
                 carried = self._executor.carried

@@ -28,7 +28,7 @@ from flowgraph.runtime.worker import DeviceWorker
 
 @dataclass(eq=False)
 class InProcess:
-    """Places in this process; `handles` are the copies of weights by home."""
+    """Places in this process, each with its own values; `handles` are the copies of weights by home."""
 
     handles: Mapping[Home, Any]
     servers: Servers = field(default_factory=lambda: Servers(ModelSetup({}, 0, Path()), Path(), 0.0))
@@ -47,7 +47,7 @@ class InProcess:
     ) -> Mapping[str, StoredValue]:
         """Run the nodes of a task in this process and return their results by name, without models.
 
-        The arguments are those of `Places.run`.
+        The arguments are those of `Places.run`; the errors, those of `DeviceWorker.run`.
         """
         worker = self._workers.setdefault(graph, DeviceWorker(graph, self.handles))
         name = f"{task.place}-0-{'-'.join(task.nodes)}"
@@ -60,7 +60,7 @@ class InProcess:
         return results.values
 
     def transfer(self, task: Transfer, item: StoredValue) -> StoredValue:
-        """Return the value, or the parts that the task transfers, after converting it to a table and back."""
+        """Return the value, or the parts of it that the task transfers, after a conversion to a table and back."""
         table = select(to_table(item.value), task.parts) if task.parts else to_table(item.value)
         return StoredValue(from_table(type(item.value), table, f"transfer of {task.value}", task.parts), item.ids)
 
@@ -83,7 +83,7 @@ class InProcess:
             self._step = step
 
     def finish(self, step: object = None) -> Observations:
-        """Return the observations of `step` since the last call; all work has already been done."""
+        """Return the observations of `step` (None: of work for no step) since the last call; no work is under way."""
         observed = self._observed.pop(step, Observations())
         if step is self._step:
             observed.measured += self.measures.drained()
@@ -94,7 +94,7 @@ class InProcess:
         write_rows(with_ids(to_table(item.value), item.ids), path)
 
     def kept(self, kind: type[Value], path: Path, parts: Parts) -> StoredValue:
-        """Return the value that `keep` wrote, with the ids of its rows; it has only `parts` unless these are empty."""
+        """Return the value that `keep` wrote, with row ids; only `parts` if any. Raises DataError for another file."""
         table = read_rows(path)
         return StoredValue(from_table(kind, table, str(path), parts), ids_in(table))
 
@@ -110,7 +110,7 @@ class InProcess:
             (handle.wake if awake else handle.sleep)()
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
-        """Save a home to `folder`, or load it from there, with the method `verb` of its handle.
+        """Save the weights or state of a home to `folder`, or load them, with the method `verb` of its handle.
 
         `version` is the version of the loaded weights, which the handle gets; None when saving.
         """

@@ -50,7 +50,7 @@ SWANLAB_NO_PROBES = dict.fromkeys(("hardware", "runtime", "requirements", "conda
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """All that a tracker receives about a run, except metrics; `id` stays the same when the run is resumed."""
+    """A run as trackers know it: its folder, name and first step, and an `id` that stays the same after a resume."""
 
     folder: Path
     name: str
@@ -128,7 +128,7 @@ def wandb_run(run: TrackedRun) -> Online:
     """Open a run of Weights & Biases and return it; with WANDB_MODE=offline it is written to the run's folder.
 
     The project is that of WANDB_PROJECT, or else `flowgraph`. A resumed run continues under the same id. Only metrics
-    are sent: no settings, code, output or facts about the machine. A login may take 60 s.
+    are sent: no settings, code, output or facts about the machine. A login may take at most 60 s.
     """
     import wandb
 
@@ -201,7 +201,8 @@ def trackers(text: str) -> tuple[str, ...]:
 class Logger:
     """A listener that sends declared metrics to trackers by step, named `node/metric`; a context manager.
 
-    A tracker that raises is reported once with `say` and then dropped.
+    `opening` has, by tracker, the function that opens it when the block is entered; `graphs` declare the metrics. A
+    tracker that raises is reported once with `say` and then dropped.
     """
 
     def __init__(

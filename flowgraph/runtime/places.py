@@ -84,9 +84,9 @@ class Places(Protocol):
         ...
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
-        """Save a home to `folder`, or load it from there, by calling the method `verb` of its handles on every rank.
+        """Save the weights or state of a home to `folder`, or load them from there, on every rank.
 
-        `version` is the version of the loaded weights; None when saving.
+        `verb` is the method of the handles. `version` is the version of the loaded weights; None when saving.
         """
         ...
 

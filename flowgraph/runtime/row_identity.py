@@ -38,8 +38,8 @@ class StoredValue:
     def of(cls, value: Value, inputs: Sequence[StoredValue] = ()) -> StoredValue:
         """Return a node's result with the ids of its rows: those in `value`, or else those of one of `inputs`.
 
-        Among inputs with the same number of rows, the input with the most kinds of ids is used: responses before
-        prompts. The ids are empty without such an input, and for a value without rows.
+        Among inputs with the same number of rows, the one with the most kinds of ids is used: responses before prompts.
+        The ids are empty without such an input, and for a value without rows.
         """
         counts = [len(leaf.data) for leaf in leaves([value]) if leaf.kind in (Kind.ROW, Kind.TOKEN)]
         value_ids = ids_of(value) if counts else {}
@@ -70,7 +70,7 @@ def with_ids(table: pa.Table, ids: Mapping[str, NDArray[Any]]) -> pa.Table:
 
 
 def ids_in(table: pa.Table) -> dict[str, NDArray[Any]]:
-    """Return the ids of a table's rows by the name of their column, and their places if it has them."""
+    """Return the columns of a table that identify its rows (`IDS`, `PLACE`), by name; missing ones are left out."""
     return {column: table.column(column).to_numpy() for column in (*IDS, PLACE) if column in table.column_names}
 
 
@@ -117,7 +117,6 @@ def align_rows(inputs: Mapping[str, StoredValue]) -> dict[str, StoredValue]:
 
 
 def _in_order_of(name: str, stored: StoredValue, leader_name: str, leader: StoredValue) -> StoredValue | None:
-    """Return a value with its rows in the order of another value's, or None if the rows are not the same."""
     import numpy as np
     import torch
 
@@ -268,7 +267,7 @@ def balanced_shares(table: pa.Table, guide: Guide, count: int) -> Shares:
 def balance_work(works: Sequence[float], count: int) -> list[int]:
     """Return the rank of each piece of work, from 0, so that the `count` ranks have nearly equal sums of work.
 
-    The largest piece goes first, to the rank with the least work so far; equals go in order.
+    The largest piece goes first, to the rank with the least work so far. Of equal pieces and ranks, the first is taken.
 
     >>> balance_work([1, 5, 2, 2], 2)
     [1, 0, 1, 1]

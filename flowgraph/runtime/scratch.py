@@ -43,7 +43,7 @@ def make() -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a scratch folder with everything in it, and release its lock; does nothing if the folder is gone."""
+    """Remove a scratch folder with everything in it, and release its lock; errors and a missing folder are ignored."""
     with contextlib.suppress(RecursionError):  # a rule whose guard was killed may have left a tree of any depth
         shutil.rmtree(path, ignore_errors=True)
     if (handle := _locks.pop(path, None)) is not None:
@@ -52,7 +52,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def scratch() -> Generator[Path]:
-    """Yield a new scratch folder, and remove it at the end of the block."""
+    """Yield a new scratch folder, and remove it at the end of the block. Raises OSError as `make` does."""
     path = make()
     try:
         yield path
@@ -63,7 +63,8 @@ def scratch() -> Generator[Path]:
 def note_group(folder: Path, leader: int) -> None:
     """Register a process group in a scratch folder, so that the next `sweep` ends it if this process is killed.
 
-    `folder` is a scratch folder or a folder inside one. `leader` is the process id of the group's leader.
+    `folder` is a scratch folder or inside one; `leader` is the group leader's process id. Raises OSError if writing
+    fails.
     """
     _note(folder, {"leader": leader, "started": _started(leader)})
 
@@ -71,7 +72,7 @@ def note_group(folder: Path, leader: int) -> None:
 def note_ray(folder: Path, session: str) -> None:
     """Register a Ray session in a scratch folder, so that the next `sweep` ends it if this process is killed.
 
-    `session` is its name, such as `session_2026-01-31_12-00-00_000000_1234`.
+    `session` is its name, such as `session_2026-01-31_12-00-00_000000_1234`. Raises OSError if writing fails.
     """
     _note(folder, {"session": session})
 
@@ -108,7 +109,6 @@ def _abandoned() -> Iterator[Path]:
 
 
 def _end(note: Mapping[str, Any]) -> None:
-    """End a registered process group, if its leader is the same process or gone, or a Ray session's processes."""
     import psutil
 
     ended, leader, session = list[Any](), note.get("leader"), str(note.get("session", ""))
@@ -138,7 +138,6 @@ def _notes(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _started(pid: int) -> float | None:
-    """Return when a process began, in seconds since the epoch; None if it does not exist or waits to be reaped."""
     import psutil
 
     try:

@@ -65,8 +65,8 @@ class Servers:
         """Start the server of one replica and return its door: its address and access keys.
 
         For attached servers, which already run, only the door is created. Raises LawError if the number of attached
-        servers differs from the number of replicas, and WorkerError if the server does not start within `limit_s`
-        seconds or, when attached, cannot be used.
+        servers differs from the number of replicas, ModelError if the model cannot be loaded, and WorkerError if the
+        server does not start within `limit_s` seconds or, when attached, cannot be used.
         """
         home = place.home
         engine, frozen = engine_of(home), home.param in self.setup.frozen
@@ -114,12 +114,15 @@ class Servers:
         return typed
 
     def open(self, home: Home, device: str) -> Handle:
-        """Start every replica of a home on this machine, and return one handle that sends requests to all of them."""
+        """Start every replica of a home on this machine, and return one handle that sends requests to all of them.
+
+        `device` is the torch device type. Raises the errors of `start`.
+        """
         doors = [self.start(place) for place in server_places(home, device).values()]
         return self.handle(home, doors, shared=device != "cpu")
 
     def check(self) -> None:
-        """Raise WorkerError if a server has ended, or if a process of it was stopped by a signal."""
+        """Raise WorkerError if a server has ended, or has a process that repeated calls found stopped by a signal."""
         for server in self._running:
             server.check()
             server.check_stopped()
@@ -131,7 +134,10 @@ class Servers:
         self._running.clear()
 
     def facts(self, home: Home) -> dict[str, str]:
-        """Return the `name`, `digest` and `notes` of the model of a home's servers, and the `engine` with version."""
+        """Return the `name`, `digest` and `notes` of the model of a home's servers, and the `engine` with its version.
+
+        The model is loaded if this process has not loaded it; this may raise ModelError.
+        """
         loaded, engine = self._model(home), f"{home.engine} {self._versions.get(home, '')}".strip()
         return {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes), "engine": engine}
 

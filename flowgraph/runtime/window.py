@@ -25,7 +25,8 @@ WINDOW, ROWS = "window.json", "window"
 class WindowStep(BaseModel):
     """One step that has begun: (place, name, file) of each value, and (node, metric, sum, count) of each metric.
 
-    `results` are the names of results of nodes that are recorded when the step ends.
+    `results` maps the results that are recorded when the step ends to their files, and `staleness` maps nodes to the
+    lag of the weights that they sampled with, in updates.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -38,7 +39,7 @@ class WindowStep(BaseModel):
 
 
 class Window(BaseModel):
-    """The content of `window.json`: how steps overlapped, and the steps that had begun."""
+    """The content of `window.json`: how steps overlapped (`overlap_text`), and the steps that had begun."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -57,7 +58,7 @@ class BegunStep:
 
 
 def overlap_text(pipeline: Pipeline | None) -> str:
-    """Return how steps overlap as text; two programs with equal texts begin and end the same tasks at the same time."""
+    """Return how steps overlap, as text: the depth, and each copy's steps ahead and sync interval in steps."""
     if pipeline is None:
         return "steps that do not overlap"
     copies = [f"{copy.home.param} {copy.ahead} ahead, synced every {copy.sync_every}" for copy in pipeline.copies]
@@ -65,15 +66,15 @@ def overlap_text(pipeline: Pipeline | None) -> str:
 
 
 def steps_begun(program: Program, ended: int, steps: int) -> int:
-    """Return how many of `steps` steps have begun when `ended` have ended."""
+    """Return how many of `steps` steps have begun when `ended` have ended; 0 if none has ended."""
     depth = program.pipeline.depth if program.pipeline is not None else 0
     return min(ended + depth, steps) if ended else 0
 
 
 def save_window(places: Any, program: Program, begun: Mapping[int, BegunStep], folder: Path) -> None:
-    """Write steps that have begun to `window.json`, and their values to files in the folder `window`.
+    """Write steps that have begun to `window.json`, and their values to files in the new folder `window`.
 
-    `places` writes the files; wait with its `finish` until they are complete.
+    `places` writes the files; wait with its `finish` until they are complete. Writes nothing if no step has begun.
     """
     if program.pipeline is None or not begun:
         return
@@ -96,7 +97,7 @@ def save_window(places: Any, program: Program, begun: Mapping[int, BegunStep], f
 
 
 def read_window(program: Program, folder: Path) -> Window:
-    """Return the window that `save_window` wrote to `folder`, without values; one without steps if it did not.
+    """Return the content of the `window.json` that `save_window` wrote to `folder`; without the file, no steps.
 
     Raises DataError for a file that is not a window, and if the steps of `program` overlap in another way, or store
     values in other pools.
@@ -120,9 +121,10 @@ def read_window(program: Program, folder: Path) -> Window:
 
 
 def load_window(places: Any, program: Program, folder: Path) -> dict[int, BegunStep]:
-    """Return the steps that had begun when `save_window` wrote to `folder`; none if it did not.
+    """Return the steps that had begun when `save_window` wrote to `folder`, by number; empty without a `window.json`.
 
-    Raises the errors of `read_window`.
+    Raises DataError as `read_window` does, and for a value that the flow lacks or that cannot be read (on Ray, the next
+    `finish` of `places` raises the latter).
     """
     window = read_window(program, folder)
     types, items = value_types(program.graph), dict[str, Any]()

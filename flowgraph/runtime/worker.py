@@ -79,12 +79,11 @@ class DeviceWorker:
         return value_types(self.graph)
 
     def line_of(self, task: Run) -> str:
-        """Return the file and line of the flow where the first node of a task was called."""
+        """Return the file and line of the flow that called the first node of a task, as text such as `grpo.py:8`."""
         return str(self._nodes[task.nodes[0]].at)
 
 
 def _environment(values: Mapping[str, Value], nodes: Sequence[Node]) -> Env:
-    """Return values by the source that produces them, as nodes read them; several results of a node are a tuple."""
     env: Env = {}
     for source in {edge.source: None for node in nodes for edge in node.edges()}:
         if isinstance(source, Node):
@@ -96,7 +95,6 @@ def _environment(values: Mapping[str, Value], nodes: Sequence[Node]) -> Env:
 
 
 def _checked_results(node: Node, result: Any, versions: Mapping[str, int]) -> list[tuple[str, Value]]:
-    """Return a node's results by name, without models; the updated model's version is first in `versions`."""
     values = dict[str, Value](zip(results_of(node), result if isinstance(result, tuple) else (result,), strict=True))
     for value in values.values():
         if isinstance(value, Model) and value.version != next(iter(versions.values())) + 1:

@@ -34,7 +34,10 @@ Event = dict[str, Any]
 
 
 class MeasuredStep(Data):
-    """The measurements of one step, in the plan's forms for a step and for each pool, and each task on each rank."""
+    """The measurements of one step: its timing, the peak memory of each pool, and each task on each rank.
+
+    `timed` and `forecast` have the form of a plan's forecast.
+    """
 
     step: NonNegativeInt
     timed: StepForecast
@@ -43,7 +46,7 @@ class MeasuredStep(Data):
 
 
 def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program, seconds: float) -> MeasuredStep:
-    """Return the measurements of step `step` of a program, with tasks in the order of their beginning.
+    """Return the measurements of step `step` of a program, with tasks in the order in which they began.
 
     `measured` are the step's tasks on all ranks, and `seconds` is the duration of the whole step. A weight sync has no
     role, so it gets the role that samples at its target, or else the first role there.
@@ -134,10 +137,7 @@ def peaks_by_pool(measured: Iterable[MeasuredTask], plan: Plan) -> tuple[PoolFor
 
 
 def _waits(program: Program, names: Mapping[int, str]) -> Iterator[TaskOrder]:
-    """Yield which measured task waits for which, also through tasks that were not measured, and across steps.
-
-    `names` are the names of measured tasks, by their index in the program.
-    """
+    """Yield which measured task (`names`, by index in the program) waits for which, also across steps."""
     needs, measured_before = waits_for(program), list[frozenset[int]]()
     for place, task in enumerate(program.tasks):
         reached = (frozenset({need}) if need in names else measured_before[need] for need in needs[place])
@@ -200,10 +200,10 @@ def read_measured(run: Path) -> list[MeasuredStep]:
 
 
 def measured_events(steps: Sequence[MeasuredStep], first_process: int = 1) -> list[Event]:
-    """Return measured steps as events of a Chrome trace; the first task begins at time 0.
+    """Return measured steps as events of a Chrome trace, in microseconds; the first task begins at time 0.
 
     Each pool is a process of the trace, numbered from `first_process`, and each rank a thread. Arrows lead from where
-    weights are sent to where they are loaded, and a counter shows the peak memory of each rank.
+    weights are sent to where they are loaded, and a counter shows the peak memory of each rank in GiB.
     """
     tasks = [(step.step, task) for step in steps for task in step.tasks]
     pools = sorted({task.pool for _, task in tasks}, key=lambda pool: (pool == HOST, pool))

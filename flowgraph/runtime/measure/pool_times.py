@@ -18,12 +18,11 @@ class PoolTimes:
     ended_s: dict[str, float] = field(default_factory=dict[str, float])
 
     def of_step(self, program: Program, measured: Sequence[MeasuredTask]) -> Mapping[str, Mapping[str, float]]:
-        """Return the idle share of each pool in a step, `idle`, and the seconds it waited for new weights, `waited_s`.
+        """Return the idle share (0 to 1) of each pool in a step as `idle`, and its seconds of waiting as `waited_s`.
 
-        `measured` are the tasks of the step on all ranks; call it for each step in order. A pool's step lasts from the
-        end of its last task of the step before to the end of its own; the first step has no beginning, and is left out.
-        A pool that has a copy of trained weights waits for them from its last task to the sync: it has no other work
-        that the bound of staleness allows.
+        `measured` are the tasks of the step on all ranks; make a call for each step in order. A pool's step lasts from
+        the end of its last task of the step before to the end of its own; the first step is left out. The idle share is
+        that of the busiest rank. A pool with a copy of trained weights waits from its last task to the sync.
         """
         by_pool = defaultdict[str, list[MeasuredTask]](list)
         for task in measured:

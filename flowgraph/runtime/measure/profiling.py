@@ -97,10 +97,7 @@ def write_ray_timeline(run: Path) -> Path | None:
 
 
 def _cut_to_limit(path: Path) -> None:
-    """Reduce a trace of more than `MAX_BYTES` to its longest spans, in their order, and its metadata: lane names.
-
-    Raises ValueError for a trace of more than `MAX_READ_BYTES`, and removes it.
-    """
+    """Reduce a large trace to its longest spans and metadata. Removes one that is too large, and raises ValueError."""
     size = path.stat().st_size
     if size <= MAX_BYTES:
         return

@@ -29,14 +29,12 @@ _ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # a virtual environment has one of 
 def stage(flow: Path, rules: Iterable[Path], into: Path) -> list[Path]:
     """Copy a flow's file, the files of scoring rules, and the files that they may import into the folder `into`.
 
-    Returns the flow's file, then the files of the rules, as paths relative to `into`.
-
-    A file inside the working directory keeps its path relative to that directory, so a worker that starts in `into`
-    finds it at the same path; other folders become `outside/0`, `outside/1` and so on. Next to each file, `.py` files,
-    packages, and folders without `__init__.py` that one of these files imports are copied. Our packages are not copied,
-    because workers have them, and neither are targets of symlinks outside the folder.
-
-    Raises DataError for more than 10,000 files or 64 MiB, a file that cannot be read, and an `into` that is not empty.
+    Returns the flow's file, then the files of the rules, as paths relative to `into`. A file inside the working
+    directory keeps its path relative to that directory, so a worker that starts in `into` finds it at the same path;
+    other folders become `outside/0`, `outside/1` and so on. Next to each file, `.py` files, packages, and folders
+    without `__init__.py` that one of these files imports are copied. Our packages, which workers have, and targets of
+    symlinks outside the folder are not. Raises DataError for more than 10,000 files or 64 MiB, a file that cannot be
+    read or written, and an `into` that is not empty.
     """
     named = [flow.resolve(), *(Path(os.path.normpath(path.absolute())) for path in rules)]
     places = _places(named)
@@ -52,7 +50,6 @@ def stage(flow: Path, rules: Iterable[Path], into: Path) -> list[Path]:
 
 
 def _places(named: Sequence[Path]) -> dict[Path, Path]:
-    """Return the path in the staged folder of each file's folder."""
     places, outside = dict[Path, Path](), 0
     for folder in (path.parent for path in named):
         above = next((parent for parent in (Path.cwd(), *places) if folder.is_relative_to(parent)), None)
@@ -65,7 +62,6 @@ def _places(named: Sequence[Path]) -> dict[Path, Path]:
 
 
 def _sources(named: Sequence[Path], places: dict[Path, Path]) -> dict[Path, Path]:
-    """Return the files to copy, as target → source. Raises DataError for too many files or bytes, before copying."""
     sources, total_bytes = dict[Path, Path](), 0
     for file in named:
         for source in (file, *_importable(file)):
@@ -81,7 +77,6 @@ def _sources(named: Sequence[Path], places: dict[Path, Path]) -> dict[Path, Path
 
 
 def _importable(file: Path) -> Iterator[Path]:
-    """Yield the Python files that a file may import from its own folder, lazily."""
     folder = file.parent
     if _is_ours(folder):
         return
@@ -101,7 +96,6 @@ def _importable(file: Path) -> Iterator[Path]:
 
 
 def _tree(folder: Path, top: Path) -> Iterator[Path]:
-    """Yield every Python file below a folder; symlinks are followed inside `top`, but not in a circle."""
     waiting = [(folder, frozenset({folder.resolve()}))]
     while waiting:
         current, above = waiting.pop()
@@ -113,12 +107,10 @@ def _tree(folder: Path, top: Path) -> Iterator[Path]:
 
 
 def _is_python(path: Path) -> bool:
-    """Return whether a file can be imported: one without read permission cannot."""
     return path.suffix == ".py" and path.is_file() and os.access(path, os.R_OK)
 
 
 def _entries(folder: Path) -> list[Path]:
-    """List the names of a folder that are not hidden, in order; none if it cannot be read."""
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError:
@@ -138,13 +130,11 @@ def _is_skipped(folder: Path) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether a folder is one of our packages, which workers have, or in one."""
     home, real = Path(__file__).resolve().parents[3], folder.resolve()
     return any(real.is_relative_to(ours) for ours in (flows_folder(), *(home / name for name in OURS)))
 
 
 def _imported(file: Path) -> set[str]:
-    """Return the top-level names that a file imports, inside functions too; none if it does not parse."""
     try:
         with warnings.catch_warnings(action="ignore"):  # about its syntax: they were shown when it was imported here
             tree = ast.parse(file.read_bytes())

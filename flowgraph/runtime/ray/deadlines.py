@@ -17,7 +17,10 @@ UNKNOWN_S = 3600.0  # for the first run of a task without a forecast
 
 @dataclass(eq=False)
 class Deadlines:
-    """The seconds that tasks may take, by the names of their nodes; `forecast_s` is the plan's forecast."""
+    """The seconds that tasks may take, by the names of their nodes; `forecast_s` is the plan's forecast.
+
+    `floor_s` is the part of a limit that does not depend on the task; `unknown_s` is the limit without a forecast.
+    """
 
     forecast_s: Mapping[str, float] = field(default_factory=dict[str, float])
     floor_s: float = FLOOR_S

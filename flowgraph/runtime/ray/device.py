@@ -64,7 +64,10 @@ class Flows:
     file: str
 
     def read(self) -> list[Graph]:
-        """Import the user's file, if any; return the graphs with the ops and types that they name. Raises FlowError."""
+        """Import the user's file, if any, and return the graphs, with the ops and types of that file.
+
+        Raises UserCodeError if the file cannot be imported, and FlowError as `from_json` if a graph is invalid.
+        """
         if self.file:
             import_file(Path(self.file))
         return [from_json(text) for text in self.graphs]
@@ -72,7 +75,10 @@ class Flows:
 
 @dataclass(frozen=True)
 class PoolRank:
-    """One device of a pool: `rank` of `count`, its kind ("gpu" or "cpu"), and the homes of the pool."""
+    """One device of a pool: rank `rank` of `count`, its kind ("gpu" or "cpu"), and the homes of the pool.
+
+    `trained` are the homes, in any pool, whose weights the run updates.
+    """
 
     pool: str
     rank: int
@@ -145,10 +151,11 @@ class RankActor:
     def open(
         self, models: ModelSetup, meeting: Path | str | None, limit_s: float, profiles: Profiles = NO_PROFILES
     ) -> LoadedModels:
-        """Connect to the pool's other ranks, load the weights of this device's homes, and return facts about them.
+        """Connect to the pool's other ranks, load the weights of this device's homes, and return facts by parameter.
 
         All ranks of the pool must call it if `meeting`, a file or TCP address where ranks connect, is not None; a rank
-        waits at most `limit_s` seconds for the others. Homes on inference servers are not loaded here.
+        waits at most `limit_s` seconds for the others. Homes on inference servers are not loaded here. Raises FlowError
+        as `Flows.read` does, and ModelError if a model cannot be loaded.
         """
         seat = self.seat
         assert seat is not None, "a host process hosts no weights"
@@ -173,10 +180,10 @@ class RankActor:
         return loaded
 
     def serve(self, models: ModelSetup, place: ServerPlace, scratch: Path, limit_s: float) -> Any:
-        """Start the server of one replica as a child of this process, and return the server's address and keys.
+        """Start the server of the replica `place` as a child of this process, and return its address and keys.
 
-        `place` is the replica's place. The server's files are in a folder in `scratch`, or in a new scratch folder if
-        `scratch` is on another machine. The server may take `limit_s` seconds to start.
+        The server's files are in a folder in `scratch`, or in a new scratch folder if `scratch` is on another machine.
+        The server may take `limit_s` seconds to start. Raises LawError and WorkerError as `Servers.start` does.
         """
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
@@ -346,9 +353,10 @@ class RankActor:
 
 
 def table_with_ids(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
-    """Return a stored value as a table, with the ids of its rows as columns.
+    """Return a stored value as a table, with the ids of its rows as columns. Raises LawError as `to_table` does.
 
-    `inputs` are the inputs of the node that computed it; their lengths determine how many tokens of each row are kept.
+    `inputs` are the inputs of the node that computed the value; their lengths determine how many tokens of each row are
+    kept.
     """
     return with_ids(to_table(stored.value, lengths_for(stored.value, inputs)), stored.ids)
 
@@ -359,7 +367,7 @@ def read_source(source: RowSource, step: int) -> pa.Table:
 
 
 def keep_tables(path: Path, *tables: pa.Table) -> None:
-    """Join the tables of one value, each from one rank, and write them with the ids of their rows."""
+    """Join the tables of one value, each from one rank, and write them with the row ids to the Arrow file `path`."""
     write_rows(join_shards(list(tables), path.name), path)
 
 

@@ -150,13 +150,16 @@ class RayPlaces:
         return [self.pools[home.pool][place] for place in home.members]
 
     def transfer(self, task: Transfer, item: TableReferences) -> TableReferences:
-        """Return references to the rows or parts of an item; the process that reads them gets them from Ray's store."""
+        """Return references to the parts that a task transfers if these were sent separately, else to the whole item.
+
+        Nothing is copied: the process that reads an item gets its tables from Ray's store.
+        """
         return item.sent.get(task.parts, item)
 
     def sync(self, task: Sync, version: int) -> None:
         """Submit a copy of a model's weights, of version `version`, from the source home of `task` to its target.
 
-        Members of the source send them to inference servers directly, once these have answered all requests. Other
+        Inference servers get the weights from the members of the source, after they have answered all requests. Other
         weights are copied within each process that has both homes, or else through Ray's object store.
         """
         source, target, about = task.source, task.target, f"{task.value}, sync to {task.target}"
@@ -187,7 +190,6 @@ class RayPlaces:
         return weight_transport(source, target, self.spots)
 
     def _doors_of(self, source: Home, target: Home) -> Iterator[tuple[Any, ...]]:
-        """Yield the servers that each member of a source sends to: those on its device, or all for the first member."""
         doors, size = self.doors[target], target.layout.devices // target.layout.data
         for place in source.members:
             if not same_devices(source, target):
@@ -257,13 +259,14 @@ class RayPlaces:
         self._wait_for(host_task(keep_tables).remote(path, *item.refs), f"saving {path.name}", None)
 
     def kept(self, kind: type[Value], path: Path, parts: Parts) -> TableReferences:
-        """Return references to the rows that `keep` wrote, which a host process reads."""
+        """Return references to the rows that `keep` wrote, with all parts; a host process reads the file."""
         return TableReferences((host_task(read_rows).remote(path),))
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
-        """Save a home to `folder`, or load it from there, on all its members, and wait for the end.
+        """Save the weights or state of a home to `folder`, or load them, on all its members; wait for all calls.
 
-        `verb` is the method of the handles. `version` is the version of the loaded weights; None when saving.
+        `verb` is the method of the handles. `version` is that of loaded weights, or None. Raises errors as `finish`
+        does.
         """
         members = self._members(home)
         refs = [member.actor.on_disk.remote(home, verb, folder.absolute(), version) for member in members]
@@ -310,10 +313,7 @@ def host_task(function: Callable[..., Any]) -> Any:
 def _shards(
     task: Run, items: Mapping[str, TableReferences], rank: int, count: int, by: str
 ) -> tuple[list[tuple[int, bool]], list[Any]]:
-    """Return the inputs of one of `count` ranks; for inputs that were split alike, only the references to its rows.
-
-    `by` names the value whose lengths determine the split; it is sent whole unless all inputs were split by it already.
-    """
+    """Return the inputs of one of `count` ranks: only its rows if they were split by the value `by`, else all rows."""
     shards, refs = list[tuple[int, bool]](), list[Any]()
     dealt = {name: count > 1 and len(items[name].refs) == count and items[name].dealt == by for name in task.reads}
     for name in task.reads:

@@ -127,7 +127,6 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int, 
 
 
 def _set_environment(address: str | None, *, timeline: bool) -> None:
-    """Set the environment variables that Ray reads when it starts; most of those that the user has set stay."""
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on all systems: Ray listens on loopback only
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -147,7 +146,6 @@ def _set_environment(address: str | None, *, timeline: bool) -> None:
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Raise WorkerError if nothing listens at a host and port: Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         try:

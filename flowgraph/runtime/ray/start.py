@@ -41,8 +41,8 @@ def start(
     """Start all processes of a program's plan on Ray, load the models, and return places that can run any of `graphs`.
 
     `flows` contains the same graphs as JSON in the same order. `models` describes the models to load; `profiles`, the
-    steps to profile. If the machines lack resources, raises ResourceError before anything is started. If starting or
-    loading fails, ends everything that was started and raises the error.
+    steps to profile. Raises ResourceError, before anything is started, if the machines lack resources. If starting or
+    loading fails, ends everything that was started and raises the error, for example WorkerError or ModelError.
     """
     import ray
 
@@ -82,7 +82,6 @@ def _start_actors(
 
 
 def _reserve(program: Program, pool: Pool, name: str, machine: Mapping[str, Any], groups: list[Any]) -> Iterator[Any]:
-    """Reserve a pool's devices on one machine as a placement group; yield a scheduling strategy for each in order."""
     import ray
     from ray.exceptions import GetTimeoutError
     from ray.util import placement_group
@@ -147,10 +146,7 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Pro
 
 
 def _refuse_unreachable(program: Program, places: RayPlaces) -> bool:
-    """Raise WorkerError for a weight transport that cannot work, or a server whose devices are on several machines.
-
-    Returns whether servers have to be reached from several machines.
-    """
+    """Raise WorkerError if weights or servers cannot span machines; return whether servers are reached from several."""
     served = [home for home in program.homes if is_server(home.engine)]
     for home in served:
         if home.param not in places.attached:
@@ -162,10 +158,6 @@ def _refuse_unreachable(program: Program, places: RayPlaces) -> bool:
 
 
 def _start_servers(home: Home, places: RayPlaces, models: ModelSetup, *, several_machines: bool) -> list[PendingCall]:
-    """Start the servers of a home, each next to the first of its devices.
-
-    They listen on loopback, or each at the address of its machine if servers are reached from `several_machines`.
-    """
     pool, calls = places.pools[home.pool], list[PendingCall]()
     places.doors[home] = ()  # so that `close` ends the servers, even if not all start
     gpus = [member.about["gpus"] for member in pool]

@@ -42,7 +42,10 @@ class Member:
         return self.actor.beat.options(concurrency_group="beat").remote()
 
     def stacks(self) -> list[str]:
-        """Return the stacks of the actor's threads as lines: from the actor, else by a signal; empty if both fail."""
+        """Return the stacks of the actor's threads as lines: from the actor, else by a signal; [] if both fail.
+
+        Takes at most 10 seconds.
+        """
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
@@ -105,8 +108,9 @@ class Supervisor:
     ) -> Iterator[tuple[PendingCall, Any]]:
         """Yield each call with its result, as soon as it is available.
 
-        Raises the error of a call, and WorkerError if a process died or does not respond, if all calls together take
-        more than `limit_s` seconds (None: no limit), or if none completes for longer than each call's own `limit_s`.
+        Raises the FlowError of a call, and WorkerError for any other error of a call, if a process died or does not
+        respond, if all calls together take more than `limit_s` seconds (None: no limit), or if none completes for
+        longer than each call's own `limit_s`.
         """
         import ray
 
@@ -178,7 +182,7 @@ class Supervisor:
     def check(self, pending: Sequence[PendingCall]) -> None:
         """Raise WorkerError if a process, including Ray's, has ended, is stopped by a signal, or does not respond.
 
-        It does not wait: a heartbeat that is sent now is checked by later calls.
+        Also raises the error of a failed inference server. Does not wait: later calls check the heartbeats sent now.
         """
         import ray
         from ray.exceptions import RayError, RayTaskError
@@ -217,7 +221,6 @@ class Supervisor:
 
 
 def _refuse_overdue(waiting: Sequence[PendingCall], quiet_s: float) -> None:
-    """Raise WorkerError, with the processes' stacks, if nothing was completed for longer than any call may take."""
     limits = [call.limit_s for call in waiting if call.limit_s is not None]
     if not limits or len(limits) < len(waiting) or quiet_s < max(limits):
         return
@@ -251,7 +254,6 @@ def _exit_reason(error: Exception) -> list[str]:
 
 
 def _children() -> dict[int, tuple[str, str]]:
-    """Return the name and psutil status of each descendant process of this process, by process id."""
     children = dict[int, tuple[str, str]]()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

@@ -83,10 +83,11 @@ class Checkpoints:
     def newest(
         self, say: Callable[[str], None], fits: Callable[[Mapping[str, Any]], bool] = lambda _: True
     ) -> Checkpoint | None:
-        """Return the newest checkpoint whose files all match its manifest, and whose state fits; None if there is none.
+        """Return the newest checkpoint whose files match its manifest and whose state `fits`; None if there is none.
 
-        Newer, damaged checkpoints are renamed and reported with `say`. Raises RunFolderError if all checkpoints are
-        damaged, and then renames none: to start over would remove what the run recorded, and the disk may be the cause.
+        Newer, damaged checkpoints are renamed and reported with `say`; those whose state does not fit are skipped.
+        Raises RunFolderError if at least one checkpoint is damaged and no other can be used; none is renamed then,
+        because the disk may be the cause.
         """
         damaged = list[tuple[Checkpoint, str]]()
         for checkpoint in reversed(self.oldest_first()):
@@ -110,7 +111,7 @@ class Checkpoints:
         return None
 
     def fault_of(self, checkpoint: Checkpoint) -> str:
-        """Return how a checkpoint differs from its manifest, or that it is of another run; "" if it is intact.
+        """Return why a checkpoint is not intact, or is not this run's, as text; "" if it matches its manifest.
 
         Every file that the manifest lists is read and hashed. Only the first fault is returned.
         """
@@ -134,12 +135,12 @@ class Checkpoints:
     def commit(
         self, steps: int, state: Mapping[str, Any], write: Callable[[Path], Mapping[str, Any] | None]
     ) -> Checkpoint:
-        """Write the checkpoint after `steps` steps and return it.
+        """Write the checkpoint after `steps` steps, in place of an existing one, and return it.
 
         `write` fills an empty folder; the entries that it returns are added to `state`. The folder is then hashed and
-        renamed. If anything fails, existing checkpoints stay. Old checkpoints are removed after the new one has been
-        verified by reading it. Raises OSError (ENOSPC) before writing if less space is free than the newest checkpoint
-        takes, OSError (EIO) if the new checkpoint does not match what was written, and errors of `write`.
+        renamed. If anything fails before that, existing checkpoints stay. Old checkpoints are removed after the new one
+        has been verified by reading it. Raises OSError (ENOSPC) before writing if less space is free than the newest
+        checkpoint takes, OSError (EIO) if the new checkpoint does not match what was written, and errors of `write`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         newest = self.oldest_first()[-1:]
@@ -173,7 +174,6 @@ class Checkpoints:
         return checkpoint
 
     def _remove_old(self, steps: int) -> None:
-        """Remove checkpoints before the newest `keep` of those up to `steps` steps, except those that stay."""
         best = self.best()
         staying = {self.extendable} - {0} | ({best.steps} if best is not None else set())
         until = [old for old in self.oldest_first() if old.steps <= steps and old.steps not in staying]
@@ -183,7 +183,7 @@ class Checkpoints:
         self.sweep()
 
     def best(self) -> BestFacts | None:
-        """Return which checkpoint is the best and by which metric; None if none is marked, or if it was removed."""
+        """Return which checkpoint is the best and by which metric; None if it was removed or `best.json` lacks it."""
         try:
             best = json_as(BestFacts, read_bytes(self.folder / BEST))
         except (OSError, ValueError):
@@ -191,7 +191,10 @@ class Checkpoints:
         return best if any(checkpoint.steps == best.steps for checkpoint in self.oldest_first()) else None
 
     def mark_best(self, best: BestFacts) -> None:
-        """Make an existing checkpoint the best one, in one rename; the previous best may be removed. Raises OSError."""
+        """Make an existing checkpoint the best one, in one rename; the previous best may be removed.
+
+        Raises OSError if the disk refuses to write it.
+        """
         draft = self.folder / f"tmp_{BEST}"
         draft.write_text(best.model_dump_json() + "\n", "utf-8")
         sync(draft)
@@ -201,7 +204,6 @@ class Checkpoints:
 
 
 def _set_aside(path: Path, word: str) -> Path:
-    """Rename a checkpoint so that it no longer counts as one: `bad_step_000020`, `bad_step_000020_2`."""
     names = (f"{word}_{path.name}{suffix}" for suffix in ("", *(f"_{i}" for i in range(2, 10_000))))
     target = next(path.parent / name for name in names if not (path.parent / name).exists())
     path.rename(target)
@@ -299,8 +301,9 @@ class Saver:
     def checked(self, steps: int, metrics: Mapping[str, float]) -> None:
         """Make the checkpoint after `steps` steps the best one if its `metric` is higher than that of the best so far.
 
-        The checkpoint is written if it does not exist, and `export` is called. NaN is never the best, and of equal
-        values the first is. A fault of the disk is reported with `say`; other errors are raised.
+        `metrics` are those of the check; without `metric` or if it is NaN, nothing is done. Of equal values the first
+        is best. The checkpoint is written if it does not exist, and `export` is called. A fault of the disk is reported
+        with `say`; other errors are raised.
         """
         best, value = self.checkpoints.best(), metrics.get(self.metric, math.nan)
         if not value > (best.value if best is not None and best.metric == self.metric else -math.inf):
@@ -332,7 +335,10 @@ class Saver:
             self.say(f"no checkpoint after step {steps}: {why} ({self.checkpoints.folder}); {again}")
 
     def ended(self, steps: int) -> None:
-        """Write the last checkpoint, after `steps` steps, unless it exists. Raises RunFolderError if the disk fails."""
+        """Write the last checkpoint, after `steps` steps, unless it exists or `every` is 0.
+
+        A fault of the disk raises RunFolderError; other errors are raised unchanged.
+        """
         if self.every and steps != self.saved and (why := self._refused(steps)):
             raise self._error(steps, "which was the last", why)
 

@@ -47,7 +47,6 @@ def token_values(graph: Graph, node: Node) -> dict[str, str]:
 
 
 def _readers(graph: Graph, node: Node) -> Iterator[Node]:
-    """Yield the nodes that read only the rollout of `node` and models, but not those that return records."""
     derived = {node}
     for reader in graph.nodes:
         sources = {edge.source for _, edge in reader.inputs if isinstance(edge.source, Node)}

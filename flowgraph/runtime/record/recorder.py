@@ -70,10 +70,7 @@ class Journal:
 
 @dataclass(eq=False)
 class _PendingRollout:
-    """A rollout that is being written; `result` waits for the end, and `submit` starts again.
-
-    The hash of its file is `listed` in `rollouts/SHA256SUMS`, unless it is of a check of held-out data.
-    """
+    """A rollout that is being written; `listed` means that its hash is written to `rollouts/SHA256SUMS`."""
 
     path: Path
     submit: Callable[[], Callable[[], RolloutWrite]]
@@ -89,8 +86,8 @@ class Recorder:
     """Writes each step of a run into its folder; a listener and a context manager.
 
     Data that the disk refuses (it is full, over its quota, failing) is kept, reported with `say`, and written again
-    after the next step. The run ends if the disk refused something in `MAX_FAILURES` steps in a row. `token_rows` is
-    the number of responses of each step whose values of tokens are recorded.
+    after the next step; the third such step in a row ends the run. `token_rows` is the number of responses of each step
+    whose values of tokens are recorded.
     """
 
     def __init__(
@@ -106,7 +103,7 @@ class Recorder:
         """Append the metrics of step `step` (from 0), which took `seconds`, and start to write its rollouts.
 
         What the disk refuses is reported with `say` and written again after the next step. Raises RunFolderError if the
-        disk refused data in `MAX_FAILURES` steps in a row.
+        disk refused data in three steps in a row.
         """
         tokens = token_sum(self.graph, ran.observed)
         times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds, **ran.pools}
@@ -151,7 +148,6 @@ class Recorder:
         return self.folder.records()
 
     def _rollouts_refused(self) -> str:
-        """Register the rollouts that were written, submit refused ones again, and return the disk's reason or ""."""
         pending, self._pending, why = self._pending, [], ""
         for rollout in pending:
             written = rollout.result()
@@ -165,7 +161,6 @@ class Recorder:
         return why
 
     def _lines_refused(self, steps: int | None = None) -> str:
-        """Write the buffered lines, and the number of completed steps if given; return the disk's reason or ""."""
         try:
             self._metrics.write()
             self._sums.write()

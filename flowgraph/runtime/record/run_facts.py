@@ -28,14 +28,14 @@ class DataFacts(_Open):
 
 
 class MetricFacts(_Open):
-    """A metric that a node declares."""
+    """A metric that a node declares: its unit, and whether reports show it among the main ones (`headline`)."""
 
     headline: bool = False
     unit: str = ""
 
 
 class ModelFacts(_Open):
-    """A model that was loaded."""
+    """A model that a run loaded: its name."""
 
     name: str
 
@@ -71,14 +71,14 @@ class ResumableRun(RunFacts):
 
 
 class RunStateModel(_Open):
-    """A model with which a run was loaded."""
+    """A model of a run at a checkpoint: its name, and the hash of the weights that were loaded."""
 
     name: str = ""
     digest: str = ""
 
 
 class JournalState(_Open):
-    """A journal of the run's folder as it was at a checkpoint."""
+    """A journal of the run's folder at a checkpoint: its size in bytes, and its SHA-256."""
 
     size_bytes: NonNegativeInt
     sha256: str
@@ -99,7 +99,7 @@ class RunState(_Open):
 
 
 class BestFacts(_Open):
-    """`best.json` of a run's checkpoints: the steps of the best one, and the value of the metric that it is best by."""
+    """`best.json` of a run's checkpoints: the steps of the best one, and the metric that decides, with its value."""
 
     steps: NonNegativeInt
     metric: str
@@ -107,14 +107,14 @@ class BestFacts(_Open):
 
 
 class SettingFacts(_Open):
-    """One entry of `settings.json`."""
+    """One entry of `settings.json`: the name and value of a setting."""
 
     name: str
     value: Any
 
 
 class SettingsFacts(RootModel[list[SettingFacts]]):
-    """The content of `settings.json`."""
+    """The content of `settings.json`: a list of settings."""
 
 
 class StepTimes(_Open):

@@ -75,7 +75,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Return the folder of an existing run. Raises RunFolderError if it has no valid `run.json`."""
+        """Return the folder of an existing run. Raises RunFolderError if its `run.json` is missing or invalid."""
         if not cls(path).begun:
             runs = [file.parent.name for file in path.parent.glob("*/run.json")] if path.parent.is_dir() else []
             raise RunFolderError.no_run(str(path), runs)
@@ -115,7 +115,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Lock the folder for this process within a block; the lock also ends if the process does, for whatever reason.
+        """Lock the folder for this process within a block; the lock also ends when the process ends or is killed.
 
         Raises RunFolderError if another process has the lock, with its process id, or if `lock` is not a plain file.
         """
@@ -162,7 +162,7 @@ class RunFolder:
         }
 
     def damage(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return a line for each way in which the metrics and rollouts differ from a checkpoint's `records`."""
+        """Return a line for each difference of the metrics and rollouts from a checkpoint's `records`; [] if intact."""
         lines = list[str]()
         for name in JOURNALS:
             if name not in records:
@@ -192,7 +192,10 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def note(self, **facts: Any) -> None:
-        """Add facts to `run.json` in one rename, replacing those of the same name. Raises RunFolderError or OSError."""
+        """Add facts to `run.json`, or replace those of the same name, in one rename.
+
+        Raises RunFolderError if the file cannot be read, and OSError if it cannot be written.
+        """
         self._write("run.json", json.dumps(self.facts() | facts, indent=1, default=str))
 
     def facts(self) -> dict[str, Any]:
@@ -217,7 +220,10 @@ class RunFolder:
             return metrics
 
     def graph(self) -> Graph:
-        """Return the graph in `graph.json`, as described. Raises RunFolderError, or FlowError as `from_json` does."""
+        """Return the graph in `graph.json`, as it was before any pass.
+
+        Raises RunFolderError if the file cannot be read, and FlowError as `from_json` does.
+        """
         return from_json(self.text("graph.json"))
 
     def settings(self) -> list[dict[str, Any]]:
@@ -244,7 +250,6 @@ class RunFolder:
 
 @contextmanager
 def _readable(path: Path) -> Generator[Path]:
-    """Convert ValueError and OSError within the block to a RunFolderError with the file's path."""
     try:
         yield path
     except (OSError, ValueError) as error:
@@ -270,7 +275,7 @@ def unused_run_path(runs: Path, stem: str) -> Path:
 
 
 def token_sum(graph: Graph, observed: Observations) -> float:
-    """Return the number of tokens in a step: the sum of all observed metrics whose unit is tokens."""
+    """Return the number of tokens in a step: the sum of its metrics in tokens, of nodes outside losses."""
     keys = {(node.name, metric.name) for node in graph.nodes for metric in node.op.metrics if metric.unit == "tokens"}
     return sum(total for key, (total, _) in observed.sums.items() if key in keys)
 
@@ -286,7 +291,7 @@ def rollout_file(run: Path, node: str, step: int) -> Path:
 
 
 class RolloutWrite(NamedTuple):
-    """The result of writing a rollout: the hash of its file, or the reason why the disk refused it."""
+    """The result of writing a rollout: the SHA-256 of its file, or why the disk `refused` it; the other is ""."""
 
     sha256: str
     refused: str
@@ -325,7 +330,7 @@ def write_rollout(
 
 @dataclass(frozen=True)
 class RecordedRollouts:
-    """A node's recorded rollouts as a source of rows."""
+    """The recorded rollouts of node `node` in the run folder `run`, of type `kind`, as a source of rows."""
 
     run: Path
     node: str
@@ -355,7 +360,7 @@ class Replay:
         """Return the number of steps, from the first, for which every sampling node has a recorded rollout.
 
         The last rollout of a run that was interrupted may be missing. Raises RunFolderError if a node has no rollouts,
-        or if one before its last is missing.
+        if one before its last is missing, or if `run.json` cannot be read.
         """
         steps = list[int]()
         for node in rollout_nodes(self.graph):

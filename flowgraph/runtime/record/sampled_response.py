@@ -18,7 +18,7 @@ CHARACTERS_AT_MOST = 2000  # of the prompt and of the response; a display has no
 
 @dataclass(frozen=True, kw_only=True)
 class SampledResponse:
-    """A response; `scores` are the scores of its row, by the node that computed them."""
+    """A response and its prompt as text; `scores` are the scores of the response by the node that computed them."""
 
     prompt: str
     response: str
