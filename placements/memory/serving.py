@@ -105,7 +105,7 @@ def generation_bytes(
     A replica's cache holds `cache_tokens` tokens, or it takes the share `cache_share` of a device's `device_bytes`
     minus the weights and, for engines whose share covers all memory, minus all other buffers. A sleeping engine has
     freed its weights and cache; its context and graphs remain. Raises ValueError unless exactly one of `cache_share`
-    and `cache_tokens` is given.
+    and `cache_tokens` is given, and KeyError for an unknown `engine` with `cache_share`.
     """
     if (cache_share is None) == (cache_tokens is None):
         raise ValueError("give a cache either a share of its device or a number of tokens")

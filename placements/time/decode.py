@@ -265,10 +265,11 @@ def cache_tokens(
 ) -> int:
     """Return the number of tokens that the cache of one replica holds; 0 if its weights alone do not fit.
 
-    A token takes its share of the cache of 4,096 tokens. A replica has `tensor` devices, and experts are spread over
-    `expert` replicas. `cache_share` is the engine's part of a device's memory. In SGLang it is for weights and cache
-    (`mem_fraction_static`), and the engine's own bytes must fit in the rest; in vLLM (`gpu_memory_utilization`) it
-    includes these, and in TensorRT-LLM nearly so. Source: SGLang 0.5 and vLLM 0.12, server arguments.
+    The bytes per token are the mean over a context of 4,096 tokens. A replica has `tensor` devices, and experts are
+    spread over `expert` replicas. `cache_share` is the engine's part of a device's memory. In SGLang it is for weights
+    and cache (`mem_fraction_static`), and the engine's own bytes must fit in the rest; in vLLM
+    (`gpu_memory_utilization`) it includes these, and in TensorRT-LLM nearly so. Source: SGLang 0.5 and vLLM 0.12,
+    server arguments.
     """
     links = PoolLinks(device, domain=tensor, node_devices=tensor, network_bytes_per_s=device.link_bytes_per_s)
     layout = Layout(data=expert, tensor=tensor, expert=expert)

@@ -40,7 +40,7 @@ class InFlight:
     def period_s(self, training_s: float) -> float:
         """Return the minimum seconds of a step with these batches in flight; its training takes `training_s` seconds.
 
-        The result is infinity if the batches leave no time for training. Source: as the module.
+        The result is infinity if the batches leave no time for training. Source: that of the module.
 
         >>> InFlight(0.5, 1).period_s(30.0), InFlight(1.0, 1).period_s(30.0), InFlight(1.5, 1).period_s(0.0)
         (30.0, 60.0, 0.0)

@@ -73,7 +73,7 @@ def memory_bytes_per_s(device: DeviceProfile) -> float:
 
 
 def wide(precision: Precision) -> Precision:
-    """Return the precision of attention and the head, given that of a layer's products.
+    """Return the precision of attention and the head, given that of products: float32 for float32, else bfloat16.
 
     >>> wide("fp8"), wide("float32")
     ('bfloat16', 'float32')

@@ -131,7 +131,7 @@ class UpdatePartition:
 
     @property
     def rank_rows(self) -> int:
-        """Return the maximum number of rows of a minibatch on a rank; one rank may have all prompts of a minibatch."""
+        """Return the maximum number of rows of a minibatch on one rank, which may get more of it than other ranks."""
         return self.n * min(self.largest, -(-self.prompts.value // self.ranks))
 
     @property

@@ -50,7 +50,7 @@ def solve_batch(
     the data set, `prompt_tokens` the length of the longest prompt, `response_tokens` that of the longest response
     (default: the maximum that samplers allow). `origins` maps setting names (`run.batch`, `policy.update.minibatch`) to
     the place where the value was set. Settings are read by name: `n`, `max_tokens`, `groups` and `rounds` of samplers;
-    `minibatch`, `micro_batch_tokens` and `epochs` of updates. Notes in the result are on valid sizes that waste work.
+    `minibatch`, `micro_batch_tokens` and `epochs` of updates. The result has notes on sizes that may not be intended.
 
     Raises BatchError for sizes that contradict each other, with the nearest values of each setting that work.
     """

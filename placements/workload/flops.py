@@ -49,9 +49,10 @@ def forward_flops(shape: ModelShape, passed: ModelPass) -> int:
 def training_flops(shape: ModelShape, passed: ModelPass) -> int:
     """Return the FLOPs of a forward and a backward pass: three times a forward pass, without recomputation.
 
-    If only adapters are trained, they are twice a forward pass, because frozen weights have no gradient. The result is
-    slightly too high: a context needs only keys and values in the last layer, so most of its backward pass there is not
-    done. Source: Kaplan et al. 2020, arXiv 2001.08361, section 2.1: a backward pass is twice a forward pass.
+    If only adapters are trained, the FLOPs are twice those of a forward pass, because frozen weights have no gradient.
+    The result is slightly too high: a context needs only keys and values in the last layer, so most of its backward
+    pass there is not done. Source: Kaplan et al. 2020, arXiv 2001.08361, section 2.1: a backward pass is twice a
+    forward pass.
     """
     return (BACKWARD if shape.adapters else 1 + BACKWARD) * forward_flops(shape, passed)
 

@@ -120,7 +120,7 @@ class PlanningProblem:
 
     @cached_property
     def loads(self) -> tuple[NodeWorkload, ...]:
-        """Return the work of each node of a step, in the order in which one pool does it: by stage, its updates last.
+        """Return the work of each node of a step in the order of one pool: by stage, and updates last within a stage.
 
         Nodes of models in `without` are left out. Raises FlowTypeError for a sampler that does not declare how many
         responses it generates to a prompt.
@@ -182,7 +182,7 @@ class PlanningProblem:
 
     @cached_property
     def most_ranks(self) -> int:
-        """Return the maximum number of data ranks with which every rank has rows in each role and minibatch."""
+        """Return the maximum number of data ranks, at least 1, with which all have rows in each role and minibatch."""
         return most_ranks(self.running, self.prompts)
 
     @cached_property
@@ -264,17 +264,17 @@ class PlanningProblem:
         return self.shapes[role.param]
 
     def factor_of(self, phase: Phase, role: str, device: str) -> float:
-        """Return the ratio of measured to forecast seconds for a role's phase on a device model; 1 if not calibrated."""
+        """Return the ratio of measured to forecast seconds of a role's phase on a device model; 1 if it is unknown."""
         return 1.0 if self.calibration is None else self.calibration.factor_of(phase, role, device)
 
     @cached_property
     def sync_factor(self) -> float:
-        """Return the ratio of measured to forecast seconds of weight syncs on the first device class; 1 if not known."""
+        """Return the ratio of measured to forecast seconds of weight syncs on the first device class; 1 if unknown."""
         return self.factor_of("sync", "", self.classes[0].model)  # of no single pool: the first class of devices
 
     @cached_property
     def host_factor(self) -> float:
-        """Return the ratio of measured to forecast seconds of host nodes on the first device class; 1 if not known."""
+        """Return the ratio of measured to forecast seconds of host nodes on the first device class; 1 if unknown."""
         return self.factor_of("host", "", self.classes[0].model)
 
     @cached_property

@@ -75,7 +75,7 @@ class EdgeFacts:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """The facts of a step of a flow: `prompts` prompts of at most `prompt_tokens` tokens, and the longest responses."""
+    """The facts of a flow's step: `prompts` prompts of at most `prompt_tokens` tokens, responses of maximum length."""
 
     flow: str
     prompts: int
