@@ -30,7 +30,7 @@ class PoolResident:
 
     @property
     def resting(self) -> Bytes:
-        """Return the bytes on a device, by part, of a role while others work: `asleep` if it `sleeps`, else `resident`."""
+        """Return the bytes on a device while other roles work, by part: `asleep` for a sleeping role, else `resident`."""
         return self.footprint.asleep if self.sleeps else self.footprint.resident
 
     @property

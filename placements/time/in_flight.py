@@ -53,8 +53,8 @@ def ways_in_flight(lag: int, *, streamed: bool, ahead: int = 1) -> tuple[InFligh
     """Return the ways to use a staleness of `lag` updates, fewest batches in flight first.
 
     Generation already runs `ahead` steps ahead of training, which leaves `lag - ahead + 1` updates to use, at least 1.
-    Only `streamed` rollouts have several batches in flight, of which at most 16 are admitted; others use the staleness
-    for rarer syncs.
+    Only `streamed` rollouts have several batches in flight (up to 16 are admitted); others use the staleness for rarer
+    syncs.
 
     >>> ways = ways_in_flight(2, streamed=True)
     >>> [(way.batches, way.sync_every) for way in ways if way.batches in (0.5, 1.0, 1.5, 2.5)]
