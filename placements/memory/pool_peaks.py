@@ -30,7 +30,7 @@ class PoolResident:
 
     @property
     def resting(self) -> Bytes:
-        """Return the bytes on a device while other roles work, by part: `asleep` for a sleeping role, else `resident`."""
+        """Return the bytes on a device, by part, while other roles work: `asleep` if `sleeps` is set, or `resident`."""
         return self.footprint.asleep if self.sleeps else self.footprint.resident
 
     @property
