@@ -78,7 +78,7 @@ def profile(name: str) -> DeviceProfile:
 @cache
 def profiles() -> Mapping[str, DeviceProfile]:
     """Return every shipped profile of a known model by its name, without aliases; cached and read-only."""
-    return MappingProxyType({name: profile for name, (profile, _) in _profiles_in(FOLDER).items()})  # cached: read-only
+    return MappingProxyType({name: profile for name, (profile, _) in _profiles_in(FOLDER).items()})
 
 
 def profile_of(device: Device) -> DeviceProfile:
@@ -87,7 +87,7 @@ def profile_of(device: Device) -> DeviceProfile:
 
 
 def known_devices() -> Mapping[str, Device]:
-    """Return a device of each known model, keyed by name and by alias, for `flowgraph.cluster.short_form`."""
+    """Return a `Device` for each name and each alias of a known model, as `flowgraph.cluster.short_form` needs them."""
     return {name: profile.device for name, profile in _names().items()}
 
 
@@ -144,15 +144,11 @@ _Integer = Annotated[int, Field(gt=0)]
 
 
 class _Sourced(Data, Generic[Number]):
-    """A number of a file and its source."""
-
     value: Number
     source: Annotated[str, Field(min_length=1)]
 
 
 class _ProfileFile(Data):
-    """The file of one kind of device: its aliases, and the numbers of a `DeviceProfile` with their sources."""
-
     aliases: list[str]
     memory_bytes: _Sourced[_Integer]
     memory_bytes_per_s: _Sourced[_Float]

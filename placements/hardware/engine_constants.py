@@ -1,8 +1,7 @@
 """Constants of an engine by version, each with its source and the bounds within which a calibration may move it.
 
 They are in the engine's folder, `flowgraph/engines/ENGINE/constants.toml`; those of the host are in `host.toml`.
-Not here: numbers of a device (`device_profiles`), and the fitting of these
-(`calibration.fit_constants`).
+Not here: numbers of a device (`device_profiles`), and the fitting of these (`calibration.fit_constants`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class ConstantBounds:
 
 @dataclass(frozen=True)
 class EngineConstants:
-    """Numbers of one engine; the fields of a subclass name them, each a float, in SI units."""
+    """The constants of one engine, in SI units; the fields of a subclass are their names, each a float."""
 
     def moved(self, values: Mapping[str, float]) -> Self:
         """Return a copy with the constants in `values` replaced. Raises UnknownNameError for an unknown constant."""
@@ -145,7 +144,7 @@ class TrainingConstants(EngineConstants):
     call_s: seconds added by one collective.
     step_s: seconds added by an optimizer step.
     exposed: the share of transfers inside a layer and between stages that matrix products do not hide.
-    overlap: of the shorter of a pass and a transfer between data ranks, the share during which both run.
+    overlap: the share of a pass or a transfer between data ranks, whichever is shorter, during which both run.
     gradient_bytes: bytes of a number of the gradient, as data ranks exchange it.
     ring: 1 if keys and values go around the ranks of a sequence, 0 if ranks trade tokens for heads (Ulysses).
     chunks: the number of model pieces in a pipeline stage, between which micro-batches alternate.

@@ -36,13 +36,14 @@ class DeviceClass:
 
     @property
     def reach(self) -> int:
-        """Return the maximum size of a tensor-parallel group: the devices of a domain, or else of a machine."""
+        """Return the maximum size of a tensor-parallel group: the devices of a domain, or of a machine without one."""
         return self.domain if self.domain > 1 else self.node_devices
 
     def links(self, devices: int) -> PoolLinks | None:
         """Return the links of a pool of `devices` such devices; None if the pool needs a network of unknown speed.
 
-        If the pool fills its last domain or machine only in part, the links have the smaller number of devices there.
+        If the pool fills its last domain or machine only in part, the links have the smaller number of devices there. A
+        pool inside one machine with a network of unknown speed gets the speed of the host's link.
         """
         if self.network_bytes_per_s is None and devices > self.node_devices:
             return None
@@ -97,7 +98,8 @@ def realise(cluster: Cluster, demands: Sequence[PoolDemand]) -> tuple[Pool, ...]
     Equal arguments give equal choices. Whole machines are assigned first, and large pools before small ones. A
     remainder smaller than a machine is taken from the smallest free piece of a machine in which it fits. Pools that
     sync with each other share a leaf switch if one has enough devices. Each demand must have 1 or more devices. Raises
-    ResourceError if a pool does not fit.
+    ResourceError if a pool does not fit: no device has its model, no domain holds its tensor groups, or too few devices
+    are free.
     """
     assert all(pool.devices > 0 and pool.tensor > 0 for pool in demands), "a pool has devices"
     groups = _groups(classes(cluster), demands)
@@ -217,7 +219,6 @@ class _TensorGroupSpace:
         return sorted(chosen)
 
     def _free_blocks(self) -> Iterator[tuple[int, int]]:
-        """Yield the largest aligned blocks that are free, each as size and start."""
         total = len(self.places)
         waiting = [(2 ** max(total - 1, 0).bit_length(), 0)]
         while waiting:

@@ -159,7 +159,6 @@ def shared_heads(shape: ModelShape, layout: Layout) -> int:
 
 
 def _mixing(shape: ModelShape, layout: Layout) -> int:
-    """Return the common width of queries (or attention's result) and keys (or values)."""
     return (shape.heads + shared_heads(shape, layout)) * shape.head_dim
 
 

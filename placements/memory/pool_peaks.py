@@ -30,14 +30,14 @@ class PoolResident:
 
     @property
     def resting(self) -> Bytes:
-        """Return the bytes on a device while other roles work, by part: those of the role asleep if it `sleeps`."""
+        """Return the bytes on a device, by part, while other roles work: `asleep` if `sleeps` is set, or `resident`."""
         return self.footprint.asleep if self.sleeps else self.footprint.resident
 
     @property
     def without_cache(self) -> Bytes:
-        """Return the bytes on a device while a role that `sleeps` wakes or goes to sleep without a cache, by part.
+        """Return the resident bytes on a device by part, without the cache if the role `sleeps`.
 
-        A role that never sleeps keeps all its resident bytes.
+        A role that sleeps has no cache while it wakes or goes to sleep.
         """
         resident = self.footprint.resident
         return _without(resident, "kv_cache") if self.sleeps else resident

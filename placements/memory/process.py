@@ -262,7 +262,6 @@ class _ProcessModel:
             yield [("logits", chunk, LOGITS_READ + entropy), hidden, *gathered]
 
     def _layer(self, rows: RowsPass) -> Iterator[Tensors]:
-        """Yield what one layer has while tokens pass it without gradients: keys, masks, and numbers of each token."""
         number_bytes, shape = self.number_bytes, self.shape
         numbers, widest = forward_numbers(shape, Layout()), max(shape.hidden, self.inner)
         groups = shape.heads // max(1, shape.kv_heads)
@@ -364,6 +363,5 @@ def padded_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
 
 
 def _prompts(load: NodeWorkload, ranks: int) -> int:
-    """Return the prompts that one rank may read between optimizer steps: a whole minibatch may be on one rank."""
     share = -(-load.prompts // ranks)
     return min(load.minibatch or share, share)

@@ -68,8 +68,9 @@ def inference_bytes(
     """Return the bytes on each device of a model that reads rows without gradients, for log-probs, values or scores.
 
     A micro-batch has `micro_batch_tokens` tokens on each data rank. If `offload` has "parameters", weights are in host
-    memory, and copied to the device layer by layer. `precision` is that of the weights. If `stats` has "entropy",
-    logits take more. With several pipeline stages, the bytes are those of the stage that has the most.
+    memory, and copied to the device layer by layer. `precision` is that of the weights. `logits` is explained at
+    `logits_bytes`; if `stats` has "entropy", they take more bytes. With several pipeline stages, the bytes are those of
+    the stage that has the most.
     """
     tokens, footprints = micro_batch_tokens / layout.sequence, list[Footprint]()
     logit_bytes = constants.read_logit_bytes + constants.entropy_logit_bytes * ("entropy" in stats)
@@ -104,7 +105,7 @@ def generation_bytes(
     A replica's cache holds `cache_tokens` tokens, or it takes the share `cache_share` of a device's `device_bytes`
     minus the weights and, for engines whose share covers all memory, minus all other buffers. A sleeping engine has
     freed its weights and cache; its context and graphs remain. Raises ValueError unless exactly one of `cache_share`
-    and `cache_tokens` is given.
+    and `cache_tokens` is given, and KeyError for an unknown `engine` with `cache_share`.
     """
     if (cache_share is None) == (cache_tokens is None):
         raise ValueError("give a cache either a share of its device or a number of tokens")
@@ -151,7 +152,6 @@ def server_bytes(
 def _generating(
     shape: ModelShape, layout: Layout, chunk_tokens: int, rows: int, constants: MemoryConstants
 ) -> dict[Part, float]:
-    """Return what a step holds: a chunk of prompts in a layer, and the logits of one token of each row."""
     return {
         "activations": NUMBER_BYTES * chunk_tokens * (forward_numbers(shape, layout) + table_numbers(shape)),
         "logits": logits_bytes(shape, layout, rows, "naive", constants.read_logit_bytes, constants),

@@ -124,9 +124,10 @@ def training_bytes(
 
 
 def waiting_bytes(shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0) -> float:
-    """Return the bytes of activations that wait on a device for the backward pass, of all micro-batches in flight.
+    """Return the bytes of activations that wait for the backward pass per device, of all micro-batches in flight.
 
     Of several pipeline stages, the one with the most bytes counts. A micro-batch has at least `sequence_tokens` tokens.
+    Activations that are offloaded to the host are included.
     """
     return max(stage.waiting_bytes for stage in _stages(shape, training, sequence_tokens, SHIPPED))
 
@@ -278,7 +279,6 @@ class _StageModel:
 
     @property
     def _gathers_gradients(self) -> bool:
-        """Return whether whole gradients pass besides those that are kept; adapters' are too small to count."""
         return self.training.copies and not self.shape.adapters
 
     def _reducing_bytes(self) -> float:

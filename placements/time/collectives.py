@@ -71,7 +71,7 @@ def network_bytes_per_s(links: PoolLinks) -> float:
 def link_bytes_per_s(links: PoolLinks, devices: int) -> float:
     """Return the bytes per second that a device sends among `devices` devices of its machine in long messages.
 
-    If the devices have no link in their machine, this is the rate of the network.
+    The slowest link between them decides; if the machine has none, this is the rate of the network.
     """
     tiers = _machine_tiers("all_gather", machine_devices(devices, links), links)
     return min((bytes_per_s for _, bytes_per_s in tiers), default=network_bytes_per_s(links))
@@ -90,7 +90,6 @@ def _machine_tiers(op: Collective, inside: int, links: PoolLinks) -> Iterator[Ti
 
 
 def _transfer_s(op: Collective, size_bytes: float, devices: int, joined: int, bytes_per_s: float) -> float:
-    """Return the seconds of the bytes that cross a tier: those from outside its groups, each device with its part."""
     outside = 1 - joined / devices
     if op == "all_to_all":
         return size_bytes * outside / bytes_per_s

@@ -90,15 +90,18 @@ class ServingReplica:
 
     @cached_property
     def flops_per_s(self) -> float:
-        """Return the FLOPs per second that dense products reach on all devices of the replica together."""
+        """Return the FLOPs per second that dense products reach on all devices of the replica together.
+
+        Raises ValueError if the devices' peak is unknown.
+        """
         peak = peak_flops(self.links.device, self.precision)
         return self.tensor * peak * self.attains.matmul * QUANTISED_SHARE[self.precision]
 
     @cached_property
     def products(self) -> float:
-        """Return the FLOPs of one token in the layers, as if all matrix products reached `flops_per_s`.
+        """Return the FLOPs of one token in the layers, scaled so that all matrix products reach `flops_per_s`.
 
-        The FLOPs of experts are counted more if their products are slower than dense ones.
+        The FLOPs of routed experts are divided by the relative rate of their products (`expert_share`).
         """
         return 2 * (self.dense + self.expert_active / self.constants.expert_share)
 
@@ -167,14 +170,15 @@ def step_seconds(replica: ServingReplica, rows: float, context_tokens: float) ->
     """Return the seconds of one decoding step, by part: `matmul`, `cache`, `collectives` and `overhead`.
 
     In a step, `rows` sequences of mean length `context_tokens` get one token each. Weights are read once and multiplied
-    by a vector for each row; the slower of the two counts. Only experts to which a token is sent are read. Source: Pope
-    et al. 2022, arXiv 2211.05102, section 3; Williams et al. 2009.
+    by a vector for each row; the slower of the two counts. Only experts to which a token is sent are read. Raises
+    ValueError if the devices' peak is unknown. Source: Pope et al. 2022, arXiv 2211.05102, section 3; Williams et al.
+    2009.
     """
     return Seconds(dict(zip(STEP_PARTS, _step_parts(replica, rows, context_tokens), strict=True)))
 
 
 def step_s(replica: ServingReplica, rows: float, context_tokens: float) -> float:
-    """Return the total seconds of one decoding step; the arguments are those of `step_seconds`."""
+    """Return the total seconds of one decoding step; arguments and errors are those of `step_seconds`."""
     return sum(_step_parts(replica, rows, context_tokens))
 
 
@@ -202,7 +206,8 @@ def prefill_seconds(replica: ServingReplica, tokens: float, square_tokens: float
     """Return the seconds to prefill one prompt of `tokens` tokens.
 
     `square_tokens` is the square of its length, or the mean square if `tokens` is a mean. Each weight and token takes 2
-    FLOPs; the number of attention pairs is half the square. Source: as `step_seconds`.
+    FLOPs; the number of attention pairs is half the square. Raises ValueError if the devices' peak is unknown. Source:
+    as `step_seconds`.
     """
     device, shape = replica.links.device, replica.shape
     products_s = tokens * replica.products / replica.flops_per_s
@@ -260,10 +265,11 @@ def cache_tokens(
 ) -> int:
     """Return the number of tokens that the cache of one replica holds; 0 if its weights alone do not fit.
 
-    A replica has `tensor` devices, and experts are spread over `expert` replicas. `cache_share` is the engine's part of
-    a device's memory. In SGLang it is for weights and cache (`mem_fraction_static`), and the engine's own bytes must
-    fit in the rest; in vLLM (`gpu_memory_utilization`) it includes these, and in TensorRT-LLM nearly so. Source: SGLang
-    0.5 and vLLM 0.12, their server arguments.
+    The bytes per token are the mean over a context of 4,096 tokens. A replica has `tensor` devices, and experts are
+    spread over `expert` replicas. `cache_share` is the engine's part of a device's memory. In SGLang it is for weights
+    and cache (`mem_fraction_static`), and the engine's own bytes must fit in the rest; in vLLM
+    (`gpu_memory_utilization`) it includes these, and in TensorRT-LLM nearly so. Source: SGLang 0.5 and vLLM 0.12,
+    server arguments.
     """
     links = PoolLinks(device, domain=tensor, node_devices=tensor, network_bytes_per_s=device.link_bytes_per_s)
     layout = Layout(data=expert, tensor=tensor, expert=expert)

@@ -52,10 +52,10 @@ def generate_seconds(
     next is prefilled. The part `prefill` is for prompts; `matmul`, `cache`, `collectives` and `overhead` are for steps
     of full batches that would generate all tokens; `tail` is the time added because batches shrink at the end, until
     the longest response runs alone. If rollouts are `streamed` across steps, other rows take the free places, without a
-    tail. Parts are None for devices of unknown speed. `shared_prompts` responses share a prompt, which is prefilled and
-    cached once. With `rollout`, a training framework drives the engine (see `ServingReplica`). Source: Graham 1969 for
-    work over machines and the longest piece; Kwon et al. 2023, arXiv 2309.06180, and Zheng et al. 2024, arXiv
-    2312.07104, for shared prompts.
+    tail. If `links` is None or the devices' peak is unknown, the only parts are `prefill`, `matmul` and `tail`, all
+    None. `shared_prompts` responses share a prompt, which is prefilled and cached once. With `rollout`, a training
+    framework drives the engine (see `ServingReplica`). Source: Graham 1969 for work over machines and the longest
+    piece; Kwon et al. 2023, arXiv 2309.06180, and Zheng et al. 2024, arXiv 2312.07104, for shared prompts.
     """
     if links is None or not is_known(links, precision):
         return Seconds({"prefill": None, "matmul": None, "tail": None})
@@ -125,17 +125,16 @@ def cache_wanted(
 
 
 def running_rows(replica: ServingReplica, rows: float, row_tokens: float, cache_tokens: float | None) -> float:
-    """Return how many of `rows` sequences a replica runs at a time, if each has `row_tokens` in the cache on average.
+    """Return how many of `rows` sequences a replica runs at a time, if each has `row_tokens` cached tokens on average.
 
-    The limits are the cache of `cache_tokens` tokens (None: unlimited) and the engine's maximum. The result is at least
-    1.
+    The limits are the cache of `cache_tokens` tokens (None: unlimited) and the engine's maximum; the minimum is 1.
     """
     room = float("inf") if cache_tokens is None else max(1.0, cache_tokens / row_tokens)
     return max(1.0, min(rows, room, replica.constants.most_rows))
 
 
 def is_known(links: PoolLinks, precision: Precision) -> bool:
-    """Return whether the peak FLOPs per second of these devices are known for a precision or a wider one."""
+    """Return whether `peak_flops` finds a positive peak for the devices of these links in a precision."""
     try:
         return peak_flops(links.device, precision) > 0
     except ValueError:

@@ -54,7 +54,7 @@ class HostWork:
         return Seconds({"rows": constants.row_s * rows, "tokens": constants.token_s * tokens})
 
     def value_bytes(self, value: str, parts: Parts) -> float:
-        """Return the bytes of a value in a transfer; of a record, only those of the fields in `parts`, if any.
+        """Return the bytes of a value in a transfer; of a record, only those of the fields in `parts` (empty: all).
 
         A column of unknown size is estimated as text of 4 bytes per token.
         """
@@ -69,7 +69,7 @@ class HostWork:
     def travel_seconds(self, value: str, parts: Parts, bytes_per_s: float, constants: HostConstants) -> Seconds:
         """Return the seconds in which a value is written as a table, sent over a link, and read, by part.
 
-        Of a record, only the fields in `parts` are sent, if any. `bytes_per_s` is the rate of the link.
+        Of a record, only the fields in `parts` are sent (empty: all). `bytes_per_s` is the rate of the link.
         """
         size_bytes = self.value_bytes(value, parts)
         tables_s = 2 * size_bytes / constants.arrow_bytes_per_s
@@ -95,7 +95,6 @@ class HostWork:
 
     @cached_property
     def _extents(self) -> dict[Node | Param, ValueExtent]:
-        """Return the extent of each value, with responses of the mean length and unknown numbers of rows filled in."""
         workload = StepWorkload(self.prompts, self.prompt_tokens, self.response_tokens)
         filled = dict[Node | Param, ValueExtent]()
         for source, extent in extents(self.graph, workload).items():
@@ -107,9 +106,10 @@ class HostWork:
 
 @lru_cache(maxsize=16)
 def host_work_of(problem: PlanningProblem) -> HostWork:
-    """Return the host's work in a step of a planning problem, with prompts and responses of their mean lengths.
+    """Return the host's work in a step of a planning problem; prompts and responses have mean lengths, rounded up.
 
-    A value with an unknown number of rows is assumed to have as many as the node with the most rows.
+    A value with an unknown number of rows is assumed to have as many as the node with the most rows. If the problem has
+    no lengths of responses, those of the node with the longest mean are used.
     """
     rows = max((load.rows for load in problem.loads), default=problem.prompts)
     response = problem.response or max((load.response for load in problem.loads), key=lambda length: length.mean)

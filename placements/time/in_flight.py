@@ -38,9 +38,9 @@ class InFlight:
     sync_every: int = 1
 
     def period_s(self, training_s: float) -> float:
-        """Return the minimum seconds of a step with these batches in flight, given the seconds of training in it.
+        """Return the minimum seconds of a step with these batches in flight; its training takes `training_s` seconds.
 
-        Returns infinity if the batches in flight leave no time for this training.
+        The result is infinity if the batches leave no time for training. Source: that of the module.
 
         >>> InFlight(0.5, 1).period_s(30.0), InFlight(1.0, 1).period_s(30.0), InFlight(1.5, 1).period_s(0.0)
         (30.0, 60.0, 0.0)
@@ -52,8 +52,9 @@ class InFlight:
 def ways_in_flight(lag: int, *, streamed: bool, ahead: int = 1) -> tuple[InFlight, ...]:
     """Return the ways to use a staleness of `lag` updates, fewest batches in flight first.
 
-    Generation is already `ahead` steps of updates ahead, which leaves `lag - ahead + 1` updates to use, at least 1.
-    Only `streamed` rollouts have several batches in flight; others use the staleness for rarer syncs.
+    Generation already runs `ahead` steps ahead of training, which leaves `lag - ahead + 1` updates to use, at least 1.
+    Only `streamed` rollouts have several batches in flight (up to 16 are admitted); others use the staleness for rarer
+    syncs.
 
     >>> ways = ways_in_flight(2, streamed=True)
     >>> [(way.batches, way.sync_every) for way in ways if way.batches in (0.5, 1.0, 1.5, 2.5)]
@@ -82,8 +83,9 @@ def resumed_seconds(
 ) -> float:
     """Return the seconds in which a replica recomputes the caches of its responses in flight after a weight sync.
 
-    Of `rows` responses, as many are in flight as fit in a cache of `cache_tokens` tokens. Each has its prompt, which
-    `shared_prompts` responses share, and the mean tokens of a response in progress.
+    Of `rows` responses, as many are in flight as fit in a cache of `cache_tokens` tokens, but at least one and at most
+    the engine's maximum. Each has the mean tokens of a response in progress, and a prompt that `shared_prompts`
+    responses share.
     """
     read, distribution = prompt.mean / shared_prompts, response.remaining  # on average, as much is generated as remains
     constants = replica.constants

@@ -35,8 +35,8 @@ SUM_BYTES = 4.0  # of a number of a split sum, which is written and read once mo
 def peak_flops(device: DeviceProfile, precision: Precision) -> float:
     """Return the dense FLOPs per second of a device in a precision, or in the next wider precision that it supports.
 
-    Weights narrower than a device's arithmetic (fp8 on an A100) are converted for each product. Raises ValueError if no
-    peak is known.
+    Weights narrower than a device's arithmetic (fp8 on an A100) are converted for each product. A device without a peak
+    for float32 has that of bfloat16. Raises ValueError if none of these peaks is known.
     """
     for wider in WIDER[precision]:
         if wider in device.peak_flops:
@@ -49,9 +49,9 @@ def matmul_seconds(m: float, n: float, k: float, device: DeviceProfile, precisio
 
     The result is a kernel launch plus the best time over a few tile sizes. For each tile size, arithmetic (whole waves
     of tiles over the processors) and memory traffic (both factors and the result) overlap almost completely.
-    `precision` is that of the factors; the result has at least 2 bytes per number. Raises ValueError if no peak is
-    known for this precision or a wider one. Source: Williams et al. 2009, Roofline; tiles and waves as at `TILES`.
-    Caches are assumed cold, and fp8 is assumed to reach the same share of its peak as bfloat16 did.
+    `precision` is that of the factors; the result has at least 2 bytes per number. Raises ValueError if `peak_flops`
+    does. Source: Williams et al. 2009, Roofline; tiles and waves as at `TILES`. Caches are assumed cold, and fp8 is
+    assumed to reach the same share of its peak as bfloat16 did.
     """
     if min(m, n, k) <= 0:
         return 0.0

@@ -14,7 +14,7 @@ class Seconds:
 
     @property
     def total_s(self) -> float | None:
-        """Return the sum of all parts; None if any part is unknown."""
+        """Return the sum of all parts, in seconds; None if any part is unknown, and 0 without parts."""
         parts = [seconds for seconds in self.parts.values() if seconds is not None]
         return sum(parts) if len(parts) == len(self.parts) else None
 
@@ -22,7 +22,7 @@ class Seconds:
         return added((self, more_seconds))
 
     def times(self, factor: float) -> Seconds:
-        """Return every part multiplied by a factor."""
+        """Return seconds in which every part is multiplied by a factor; unknown parts stay None."""
         return Seconds({name: None if part is None else factor * part for name, part in self.parts.items()})
 
 

@@ -73,7 +73,7 @@ def forward_seconds(
     """Return the seconds of a forward pass over all tokens of a step, by part.
 
     A micro-batch has `micro_batch_tokens` tokens on each data rank; None passes all of a rank's tokens at once. Parts
-    of zero seconds are left out. Raises ValueError for a device without a peak in this precision or a wider one.
+    of zero seconds are left out. Raises ValueError if `peak_flops` knows no peak of the device for this precision.
     """
     passes = layer_passes(shape, layout, links, constants, precision)
     count, micro = _micro_batches_of_step(tokens, layout, 1, micro_batch_tokens)
@@ -106,8 +106,8 @@ def update_seconds(
     A micro-batch has `micro_batch_tokens` tokens on each data rank; None passes a rank's tokens of an optimizer step at
     once. State in `offload` is copied from host memory before the update and back after it. Activations that
     `checkpointing` discards are recomputed: "full" recomputes whole layers, "selective" attention only. Logits in
-    chunks are recomputed too, if there are several chunks. Parts of zero seconds are left out. Raises ValueError for a
-    device without a peak in this precision or a wider one.
+    chunks are recomputed too, if there are several chunks. Parts of zero seconds are left out. Raises ValueError if
+    `peak_flops` knows no peak of the device for this precision.
     """
     passes = layer_passes(shape, layout, links, constants, precision)
     count, micro = _micro_batches_of_step(tokens, layout, steps, micro_batch_tokens)
@@ -147,7 +147,6 @@ def micro_batches(tokens: PassTokens, parts: int, budget_tokens: float | None) -
 def _micro_batches_of_step(
     tokens: PassTokens, layout: Layout, steps: int, micro_batch_tokens: float | None
 ) -> tuple[int, MicroBatch]:
-    """Return the micro-batches of an optimizer step on each data rank, and a device's part of the fullest."""
     rank_tokens = tokens.tokens / (layout.data * steps)
     count = micro_batches(tokens, layout.data * steps, micro_batch_tokens)
     paced = layout.pipeline > 1 and micro_batch_tokens is not None
@@ -219,12 +218,6 @@ def _by_layer(
 
 
 def _exposed(transfer_s: float, pass_s: float, constants: TrainingConstants) -> float:
-    """Return the part of a transfer that a pass does not hide.
-
-    >>> from types import SimpleNamespace
-    >>> [_exposed(1.0, 4.0, SimpleNamespace(overlap=share)) for share in (0.0, 0.75, 1.0)]
-    [1.0, 0.25, 0.0]
-    """
     return transfer_s - constants.overlap * min(transfer_s, pass_s)
 
 
@@ -261,7 +254,7 @@ class LayerPasses:
         """Return the seconds of one pass of the layer, by part: the device's work, and its wait for kernel launches.
 
         `products_s` are the seconds of matrix products; `attended` and `moved` are multiples of a forward pass's
-        attention and memory traffic.
+        attention and memory traffic. Raises ValueError if the device's peak is unknown.
         """
         constants, shape, layout = self.constants, self.shape, self.layout
         attention_flops_per_s = min(
@@ -323,7 +316,10 @@ def _layer_passes(
 
 @lru_cache(maxsize=16_384)
 def forward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
-    """Return the seconds of one layer's forward pass over a device's part of a micro-batch, by part."""
+    """Return the seconds of one layer's forward pass over a device's part of a micro-batch, by part.
+
+    Raises ValueError if the device's peak is unknown.
+    """
     return passes.layer(micro, passes.products_s(micro, "forward"), attended=1.0, moved=1.0)
 
 
@@ -331,7 +327,7 @@ def forward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
 def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
     """Return the seconds of one layer's backward pass over a device's part of a micro-batch, by part.
 
-    With adapters, frozen weights have no gradient.
+    With adapters, frozen weights have no gradient. Raises ValueError if the device's peak is unknown.
     """
     weights_s = 0.0 if passes.shape.adapters else passes.products_s(micro, "weights")
     products_s = passes.products_s(micro, "inputs") + weights_s
@@ -340,9 +336,10 @@ def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
 
 @lru_cache(maxsize=16_384)
 def head_pass(passes: LayerPasses, read_out: float, backward: bool) -> Parts:
-    """Return the seconds of the head for `read_out` tokens on one device, by part.
+    """Return the seconds of the head for `read_out` tokens on one device, by part: `matmul` and `memory`.
 
-    The forward pass is always included, the backward pass only if `backward`.
+    The forward pass is always included, the backward pass only if `backward`; with adapters, the head's weights have no
+    gradient. Raises ValueError if the device's peak is unknown.
     """
     shape, precision = passes.shape, wide(passes.precision)
     gradients: tuple[Part, ...] = () if not backward else ("inputs",) if shape.adapters else ("inputs", "weights")

@@ -73,7 +73,7 @@ def memory_bytes_per_s(device: DeviceProfile) -> float:
 
 
 def wide(precision: Precision) -> Precision:
-    """Return the precision of attention and the head, given that of a layer's products.
+    """Return the precision of attention and the head, given that of products: float32 for float32, else bfloat16.
 
     >>> wide("fp8"), wide("float32")
     ('bfloat16', 'float32')
@@ -120,6 +120,7 @@ def layer_seconds(
     """Return the seconds of one product with each weight of an average layer, for `tokens` tokens on one device.
 
     Each expert has products of its own. `part` chooses the forward product, or one of the two in the backward pass.
+    Raises ValueError if the device's peak is unknown.
     """
     seconds, ranks = 0.0, layout.tensor
     for pair in blocks(shape):
@@ -137,7 +138,7 @@ def product_seconds(
     """Return the seconds of a [tokens, inner] × [inner, columns] product, or of one in its backward pass.
 
     `part` names the product: `forward`, the gradient of the `inputs` or of the `weights`. In a precision narrower than
-    two bytes, activations are converted first.
+    two bytes, activations are converted first. Raises ValueError if the device's peak is unknown.
     """
     sizes, cast = {
         "forward": ((tokens, columns, inner), tokens * inner),
@@ -183,7 +184,7 @@ def score_count(shape: ModelShape, layout: Layout, micro: MicroBatch) -> float:
 
 
 def every(links: PoolLinks, stride: int) -> PoolLinks:
-    """Return the links of a group that has every `stride`-th device, with as many fewer in each domain and machine.
+    """Return the links of a group that has every `stride`-th device: that share of each domain and machine, at least 1.
 
     The rate of the network is unchanged: several such groups that cross machines at the same time share it.
     """
@@ -259,7 +260,10 @@ def sent_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLi
 
 @dataclass(frozen=True)
 class DeviceNumbers:
-    """Numbers of a model on one device: experts, which only some data ranks hold, and the rest, which all hold."""
+    """Numbers of a model on one device: experts, which only some data ranks hold, and the rest, which all hold.
+
+    `trained_share` is the share of both that an update changes.
+    """
 
     rest: float
     experts: float
@@ -283,7 +287,7 @@ class DeviceNumbers:
 def data_seconds(
     op: Collective, numbers: DeviceNumbers, layout: Layout, links: PoolLinks, number_bytes: float
 ) -> float:
-    """Return the seconds of one collective over all data ranks, plus those of one over the ranks with the same experts.
+    """Return the seconds of a collective over data and sequence ranks, plus one over the ranks with the same experts.
 
     `op` is the collective, and `number_bytes` the bytes of one number. A model without experts has only the first.
     """

@@ -79,11 +79,11 @@ def sync_seconds(
 ) -> Seconds:
     """Return the seconds until every replica of the target pool has the source pool's weights, by part.
 
-    `size_bytes` and `tensors` are for the whole model as it is sent. If `together`, both pools are in one domain and
-    the network is not used. The parts run one after another. Each machine of the target receives the weights once, and
-    distributes them to its devices over their links. A single sender uses one network adapter; all senders together use
-    all adapters of a target's machine. Finding the changed weights is counted as packing them, since no published table
-    separates the two.
+    `size_bytes` and `tensors` are for the whole model as it is sent; the target's devices hold `replicas` copies. If
+    `together`, both pools are in one domain and the network is not used. The parts run one after another. Each machine
+    of the target receives the weights once, and distributes them to its devices over their links. A single sender uses
+    one network adapter; all senders together use all adapters of a target's machine. Finding the changed weights is
+    counted as packing them, since no published table separates the two.
     """
     spec = METHODS[method]
     sent_bytes = size_bytes * (DELTA_SHARE if method == "delta" else 1.0)

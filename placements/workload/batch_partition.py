@@ -13,7 +13,10 @@ DATA = "data"
 
 @dataclass(frozen=True)
 class AdjustableSize:
-    """One number that can be changed: `--batch` (no owner), a node's setting, or the data ranks of roles."""
+    """One number that can be changed: `--batch` (no owner), a node's setting, or the data ranks of roles.
+
+    `origin` is the place where the number was set, as text; "" if it is not known.
+    """
 
     owner: str
     setting: str
@@ -63,10 +66,7 @@ class SamplerBatch:
         return 1 if self.groups is None else max(1, min(self.rounds, self.prompts))
 
     def prompts_in(self, rounds: int) -> int:
-        """Return the number of prompts in the first `rounds` rounds.
-
-        Prompts are divided evenly among all rounds; the first rounds have one more if they do not divide.
-        """
+        """Return the number of prompts in the first `rounds` rounds; if rounds are uneven, the first have one more."""
         share, over = divmod(self.prompts, self.max_rounds)
         return rounds * share + min(rounds, over)
 
@@ -83,7 +83,7 @@ class SamplerBatch:
 
 @dataclass(frozen=True)
 class RankShare:
-    """The division of `prompts` among `ranks` data ranks: even to within one; all rows of a prompt are on one rank."""
+    """The even division of `prompts` among `ranks` data ranks, to within one; a prompt's rows stay on one rank."""
 
     roles: tuple[str, ...]
     ranks: int
@@ -92,10 +92,10 @@ class RankShare:
 
 @dataclass(frozen=True)
 class UpdatePartition:
-    """How an update cuts `prompts` into minibatches, and the rows of a rank into micro-batches.
+    """How an update cuts `prompts`, of `n` rows each, into minibatches, and the rows of a rank into micro-batches.
 
-    A `minibatch` of 0 takes all prompts at once. `row_tokens` is the longest row, None if not known; `budget_tokens` is
-    the maximum of a micro-batch, None if the node has no such setting.
+    A `minibatch` of 0 takes all prompts at once. `row_tokens` is the length of the longest row, None if not known;
+    `budget_tokens` is the maximum of a micro-batch, None if the node has no such setting.
     """
 
     node: str
@@ -131,7 +131,7 @@ class UpdatePartition:
 
     @property
     def rank_rows(self) -> int:
-        """Return the maximum number of rows of a minibatch on one rank, where all prompts of a minibatch may be."""
+        """Return the maximum number of rows of a minibatch on one rank, which may get more of it than other ranks."""
         return self.n * min(self.largest, -(-self.prompts.value // self.ranks))
 
     @property
@@ -143,7 +143,7 @@ class UpdatePartition:
 
     @property
     def idle_share(self) -> float:
-        """Return the expected share of minibatches in which the rank with the fewest prompts has no row."""
+        """Return the expected share (0 to 1) of minibatches in which the rank with the fewest prompts has no row."""
         prompts, rank = self.prompts.value, self.prompts.value // self.ranks
         return comb(prompts - rank, self.smallest) / comb(prompts, self.smallest)
 

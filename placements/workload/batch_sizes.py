@@ -50,7 +50,7 @@ def solve_batch(
     the data set, `prompt_tokens` the length of the longest prompt, `response_tokens` that of the longest response
     (default: the maximum that samplers allow). `origins` maps setting names (`run.batch`, `policy.update.minibatch`) to
     the place where the value was set. Settings are read by name: `n`, `max_tokens`, `groups` and `rounds` of samplers;
-    `minibatch`, `micro_batch_tokens` and `epochs` of updates.
+    `minibatch`, `micro_batch_tokens` and `epochs` of updates. The result has notes on sizes that may not be intended.
 
     Raises BatchError for sizes that contradict each other, with the nearest values of each setting that work.
     """
@@ -85,10 +85,7 @@ def sizes_of(
     response_tokens: int | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> BatchSizes:
-    """Return the batch sizes of a step without checking that they are consistent.
-
-    The parameters are those of `solve_batch`.
-    """
+    """Return the batch sizes of a step as `solve_batch` does, from the same parameters, without checks and notes."""
     ranks = {placed.role: placed.layout.data for placed in plan.placed} if plan is not None else {}
     return _SizeReader(graph, prompts, ranks, prompt_tokens, response_tokens, origins or {}).sizes(data_rows)
 
@@ -138,7 +135,6 @@ class _SizeReader:
         return self.response_tokens or whole_setting(sampler, "max_tokens", 0)
 
     def _supply(self, node: Node) -> AdjustableSize:
-        """Return the size that counts the prompts whose rows a node reads: the batch, or the groups a sampler keeps."""
         groups = [self._setting(sampler, "groups", 0) for sampler in samplers_read(node) if sampler is not node]
         return max(groups, key=_value) if groups and all(size.value for size in groups) else self.batch
 
@@ -241,10 +237,10 @@ def _nearest(sizes: BatchSizes, *wrong: AdjustableSize) -> tuple[AdjustableSize,
 
 @dataclass(frozen=True)
 class EvenMinibatches:
-    """The condition that, of prompts cut evenly into minibatches of at most `size`, each has at least `minimum`.
+    """A condition on a number of prompts: cut evenly into minibatches of at most `size`, each has at least `minimum`.
 
-    Numbers from (count - 1) · size + 1 to count · size make `count` minibatches; of these, the condition holds from
-    count · minimum on.
+    `minimum` is at most `size`. The numbers from (count - 1) · size + 1 to count · size make `count` minibatches; of
+    these, the condition holds from count · minimum on.
 
     >>> [prompts for prompts in range(1, 10) if EvenMinibatches(3, 2).moved(prompts, up=True) == prompts]
     [2, 3, 4, 5, 6, 7, 8, 9]
@@ -254,10 +250,7 @@ class EvenMinibatches:
     minimum: int
 
     def moved(self, value: int, *, up: bool) -> int:
-        """Return `value` if it meets the condition, else the next number above it (`up`) or below it that does.
-
-        The result is 0 if no number below does.
-        """
+        """Return the first number from `value` up (`up`) or down that meets the condition; 0 if no lower one does."""
         count = max(1, -(-value // self.size))
         return value if value >= count * self.minimum else count * self.minimum if up else (count - 1) * self.size
 
@@ -265,10 +258,10 @@ class EvenMinibatches:
 def nearest_values(
     value: int, cuts: Sequence[EvenMinibatches] = (), *, low: int = 1, high: int | None = None
 ) -> list[int]:
-    """Return the nearest values below and above `value` that satisfy all cuts and are from `low` to `high`.
+    """Return the nearest values below and above `value` that satisfy all cuts and are from `low` to `high`, ascending.
 
-    `high` None means 2²⁴. `value` itself is never returned. A side without a valid value is left out, so the list has
-    at most two values, in ascending order.
+    `high` is at most 2²⁴, also if it is None. `value` itself is never returned, and a side without a valid value is
+    left out. The list is empty if a cut has a `minimum` above its `size`.
 
     >>> nearest_values(5, low=8), nearest_values(9, low=3, high=8), nearest_values(5, [EvenMinibatches(4, 4)])
     ([8], [8], [4, 8])
@@ -287,7 +280,7 @@ def nearest_values(
 
 
 def least_minibatch(prompts: int, minimum: int) -> int:
-    """Return the smallest minibatch size for which every minibatch has at least `minimum` of the prompts.
+    """Return the smallest minibatch size with which every even minibatch has at least `minimum` of the `prompts`.
 
     >>> least_minibatch(7, 4), least_minibatch(9, 2), least_minibatch(16, 4)
     (7, 3, 4)

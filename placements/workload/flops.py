@@ -36,8 +36,8 @@ class ModelPass:
 def forward_flops(shape: ModelShape, passed: ModelPass) -> int:
     """Return the FLOPs of a forward pass: 2 · weights · tokens, and 4 · layers · heads · head dimension · pairs.
 
-    Weights are those of the layers for each token, of experts only those that it is sent to, and those of the head for
-    each token with logits; the embedding is looked up. Layers with a window have fewer pairs, layers with a state a
+    Each token is multiplied with the weights of all layers, but only with the experts that it is sent to; a token with
+    logits also with the head. The embedding is looked up. Layers with a window have fewer pairs, layers with a state a
     fixed cost for each token, and with latent attention a key is wider than a value. Source: Kaplan et al. 2020, arXiv
     2001.08361, section 2.1; Narayanan et al. 2021, arXiv 2104.04473, appendix. Unlike there, masked pairs are not
     counted.
@@ -49,17 +49,19 @@ def forward_flops(shape: ModelShape, passed: ModelPass) -> int:
 def training_flops(shape: ModelShape, passed: ModelPass) -> int:
     """Return the FLOPs of a forward and a backward pass: three times a forward pass, without recomputation.
 
-    If only adapters are trained, frozen weights need one product less: twice a forward pass. The result is slightly too
-    high: of a context's last layer only keys and values are needed, so most of that layer's backward pass, 1/layers of
-    the context's, is not done.
+    If only adapters are trained, the FLOPs are twice those of a forward pass, because frozen weights have no gradient.
+    The result is slightly too high: a context needs only keys and values in the last layer, so most of its backward
+    pass there is not done. Source: Kaplan et al. 2020, arXiv 2001.08361, section 2.1: a backward pass is twice a
+    forward pass.
     """
     return (BACKWARD if shape.adapters else 1 + BACKWARD) * forward_flops(shape, passed)
 
 
 def decoding(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> ModelPass:
-    """Return the size of generating responses: each context is read once, and then each response token except the last.
+    """Return the size of generating `rows` responses: each context is read once, and every response token but the last.
 
-    `rows` responses of `response_tokens` tokens are generated for `contexts` prompts of `prompt_tokens` tokens.
+    The `contexts` prompts have `prompt_tokens` tokens each, and the responses `response_tokens`. The last token of a
+    context and the response tokens that are read have logits.
 
     >>> decoding(1, 2, 3, 4)
     ModelPass(tokens=9, read_out=7, pairs=36)
@@ -71,10 +73,11 @@ def decoding(contexts: int, rows: int, prompt_tokens: int, response_tokens: int)
 
 
 def reading(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> ModelPass:
-    """Return the size of a pass over `rows` responses and their contexts.
+    """Return the size of one pass over `rows` responses and their `contexts` contexts, each read once.
 
-    Each context is read once without its last token, which each of its responses repeats. All contexts have
-    `prompt_tokens` tokens, and all responses `response_tokens`.
+    All contexts have `prompt_tokens` tokens, and all responses `response_tokens`. A context is read without its last
+    token (but at least one token). Each response starts with that last token, and is read without its own last token.
+    One token of each context and all tokens of responses have logits.
 
     >>> reading(1, 2, 3, 4)
     ModelPass(tokens=10, read_out=9, pairs=39)

@@ -24,10 +24,10 @@ Phase = Literal["generate", "logprob", "update"]
 
 @dataclass(frozen=True)
 class StepWorkload:
-    """The input of one step: `prompts` prompts, each of at most `prompt_tokens`.
+    """The input of one step: `prompts` prompts, each of at most `prompt_tokens` tokens.
 
-    Responses of a sampler without `max_tokens` are assumed to have `response_tokens`. On each device, `sample_rows`
-    rows are decoded at a time, and a pass without gradients holds `forward_tokens`.
+    Responses of a sampler without `max_tokens` are assumed to have `response_tokens` tokens. On each device,
+    `sample_rows` rows are decoded at a time, and a pass without gradients reads `forward_tokens` tokens.
     """
 
     prompts: int
@@ -57,7 +57,8 @@ def moves_weights(node: Node) -> bool:
 def samplers_read(node: Node) -> list[Node]:
     """Return the samplers whose responses a node generates or reads directly; if none, all that it depends on.
 
-    If nothing is sampled, the responses come from a data set; then the nodes that make rows of them are returned.
+    If there are none either, the responses come from a data set: then the nodes that create rows are returned, those
+    that it reads directly or else all that it depends on. The result may be empty.
     """
     direct = [node, *dict.fromkeys(edge.source for edge in node.edges() if isinstance(edge.source, Node))]
     if samplers := [node for node in direct if node.op.kind == "generate"]:
@@ -70,10 +71,10 @@ def samplers_read(node: Node) -> list[Node]:
 
 
 def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
-    """Return the sources of the contexts of a node's losses, and the sources of their responses with the samplers.
+    """Return the places of the contexts that a node's losses read, and those of the responses, with their samplers.
 
-    A source is a node or parameter, and the path of a field in its value (for a plain value, the path of the value
-    itself). A sampler is None if it is not known.
+    A place is a source (a node or parameter) and the path of a field in its value, or of the value itself if it is
+    plain. If a response depends on several samplers, the first is returned; None if no sampler is known.
     """
     contexts, responses = set[Place](), dict[Place, Node | None]()
     for edge in (edge for _, region in node.regions for edge in region.captures):
@@ -107,10 +108,10 @@ def samples_of(node: Node) -> int:
 
 
 def uncounted(node: Node) -> tuple[str, ...]:
-    """Return the names of a sampler's settings that may count its responses to each prompt, if it declares none.
+    """Return the names of a sampler's integer settings that may count its responses to a prompt, if it declares none.
 
     Returns () for other nodes, and for samplers that keep their rows, such as judges, which generate one response for
-    each.
+    each row.
     """
     if node.op.kind != "generate" or node.op.rows != "new" or node.op.samples is not None:
         return ()

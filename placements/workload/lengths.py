@@ -40,7 +40,7 @@ _QUANTITIES = ("mean", "p50", "p99", "sigma", "max")
 class LengthDistribution:
     """Equally likely lengths in tokens, in ascending order; all properties are computed from exactly these points.
 
-    `quantities` are those of the text that it was read from, if it was.
+    `quantities` are those of the text that described the lengths; () without a text.
 
     >>> mixed = LengthDistribution((100.0, 300.0))
     >>> LengthDistribution.fixed(512).mean, mixed.mean, mixed.square_mean
@@ -59,14 +59,15 @@ class LengthDistribution:
     def parse(cls, text: str, where: str = "lengths") -> LengthDistribution:
         """Return the lengths that a text describes: one number, or a lognormal such as `mean=2k,p99=16k,max=20k`.
 
-        `k` is a thousand and `m` a million. `max` cuts longer lengths, and the other quantities are those after the
-        cut. One quantity alone comes with a sigma of 0.7. `where` names the text's place in errors.
+        `k` is a thousand and `m` a million. One or two of `mean`, percentiles (`p50`, `p99`) and `sigma` (of the
+        logarithm) define the lognormal; with one, which must not be `sigma`, sigma is 0.7. `max` cuts longer lengths; a
+        mean or percentile is the value after the cut. `where` names the text's place in errors.
 
         >>> LengthDistribution.parse("2k").points, str(LengthDistribution.parse("mean=2k,p99=16k,max=20k"))
         ((2000.0,), 'mean=2000,p99=16000,max=20000')
 
-        Raises SettingError for any other text, for lengths below 1 or above 100 million tokens, and for quantities that
-        no lognormal has.
+        Raises SettingError for any other text, for lengths below 1 or above 100 million tokens, for a sigma of 0 or
+        less or above 3, and for quantities that no lognormal has.
         """
         targets = _quantities(text, where)
         if "tokens" in targets:
@@ -127,7 +128,7 @@ class LengthDistribution:
     def age(self) -> float:
         """Return the mean number of tokens already generated, over responses in progress at a random moment.
 
-        Long responses weigh more, since they are in progress for longer.
+        Long responses weigh more, since they are in progress for longer. Source: as `remaining`.
         """
         return self.square_mean / self.mean / 2
 
@@ -179,8 +180,8 @@ class LengthDistribution:
 
         Lengths from a text are fitted again, together with their other quantities. Those of a column are scaled to a
         new mean or median, and stretched to a new percentile or sigma at the same mean: each length is raised to a
-        power, which makes a lognormal of a lognormal. `max` cuts them last. A fixed length that gets a percentile or
-        sigma becomes a lognormal with the same mean.
+        power, which makes a lognormal of a lognormal. `max` cuts them last. A fixed length that gets a sigma, or a
+        percentile other than `p50`, becomes a lognormal with the same mean.
 
         >>> str(LengthDistribution.of_column([1000, 2000, 3000]).with_changes({"mean": "4k"}))
         'mean=4000,p99=6000,max=6000'
@@ -203,13 +204,6 @@ def _longest_shares(points: int, count: float) -> Points:
 
 
 def _quantities(text: str, where: str) -> dict[str, float]:
-    """Return the quantities of a text; a plain number is `tokens`.
-
-    >>> _quantities("mean=1.5k, p99=16k", "lengths"), _quantities("1024", "lengths")
-    ({'mean': 1500.0, 'p99': 16000.0}, {'tokens': 1024.0})
-
-    Raises SettingError for an unknown quantity, or one that is given twice.
-    """
     if "=" not in text:
         return {"tokens": _tokens("tokens", text, _number("tokens", text, where), where)}
     values = dict[str, float]()

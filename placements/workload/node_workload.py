@@ -36,8 +36,8 @@ ROWS = 64
 class PassTokens:
     """The size of one pass through a model, on all its devices together.
 
-    `pairs` are attention pairs: half the sum of squared lengths. `read_out` counts the tokens that have logits.
-    `filled` is the share of a micro-batch's budget that whole rows fill.
+    `pairs` are attention pairs: half the sum of the rows' squared lengths. `read_out` counts the tokens that have
+    logits. `filled` is the mean share of a micro-batch's token budget that whole rows fill.
     """
 
     tokens: float
@@ -55,8 +55,8 @@ class NodeWorkload:
     update passes its rows `epochs` times, in `steps` optimizer steps in all. `stats` names what a pass computes in
     addition to log-probs. A sampler takes its prompts in `rounds`, one after another. An update takes at most
     `minibatch` prompts for each optimizer step (0: all) and, if no plan decides, `micro_batch_tokens` at once (0: all
-    rows). `responses` has each sampler whose responses the node generates or reads, with their maximum of tokens in a
-    step.
+    rows). `responses` pairs each sampler whose responses the node generates or reads with the maximum number of their
+    tokens in a step.
     """
 
     node: str
@@ -105,9 +105,9 @@ class NodeWorkload:
         return int(self.prompt.most + self.response.most)
 
     def tokens_in(self, micro_batch_tokens: int) -> PassTokens:
-        """Return the size of one pass over all rows in micro-batches of at most `micro_batch_tokens` tokens.
+        """Return the size of one pass over all rows, cut into micro-batches of at most `micro_batch_tokens` tokens.
 
-        Its `filled` is the share of that budget that whole rows fill, since rows are not split.
+        Its `filled` is the mean share (0 to 1) of that budget that rows fill, since rows are never split.
         """
         if micro_batch_tokens not in self._filled:
             rows = rows_tokens(self.prompt, self.response, self.rows)
@@ -136,12 +136,13 @@ class NodeWorkload:
 def node_workloads(
     graph: Graph, prompts: int, prompt: LengthDistribution, response: LengthDistribution | None = None
 ) -> tuple[NodeWorkload, ...]:
-    """Return the work of each node of a named graph that passes rows through a model, in a step of `prompts` prompts.
+    """Return the work of each node that passes rows through a model, in a step of `prompts` prompts, in graph order.
 
-    `response` are the lengths of responses; without it, all have the maximum that their sampler allows. A node that
-    shares the pass of another (log-probs and entropy of the same rows) has no entry. A sampler that may stop after any
-    of its rounds is assumed to need them all (see `taken`). A role whose nodes pass no rows still takes memory: it gets
-    an entry with no rows, under the role's name.
+    The nodes of `graph` must be named. `response` are the lengths of responses; None: all have the `max_tokens` of
+    their sampler (the largest of several), or 1,024 tokens without that setting. A node that shares the pass of another
+    (log-probs and entropy of the same rows) has no entry. A sampler that may stop after any of its rounds is assumed to
+    need them all (see `taken`). A role whose nodes pass no rows still takes memory: it gets an entry with no rows, at
+    the end and under the role's name.
 
     Raises FlowTypeError for a node that may generate several responses to a prompt without declaring how many.
     """
@@ -241,21 +242,21 @@ def _load(
 
 
 def rows_tokens(prompt: LengthDistribution, response: LengthDistribution, rows: int) -> list[float]:
-    """Return the tokens, context included, of at most 64 typical rows that represent all `rows`; longest first.
+    """Return the tokens, context included, of at most 64 typical rows that represent all `rows` rows; longest first.
 
-    At least one row is returned. Each has the mean context, and the responses are evenly spaced quantiles.
+    At least one row is returned. Each has the mean context; the lengths of responses are evenly spaced quantiles.
     """
     count = max(1, min(rows, ROWS))
     return [prompt.mean + response.quantile((count - place - 0.5) / count) for place in range(count)]
 
 
 def filled_share(rows: Sequence[float], budget_tokens: float) -> float:
-    """Return the share of the token budgets of micro-batches that whole rows fill, from 0 to 1.
+    """Return the share (0 to 1) of the token budgets of micro-batches that is used if rows are never split.
 
     `rows` are the tokens of each row in descending order; each row goes into the first micro-batch with enough space. A
-    row that exceeds the budget gets a micro-batch of its own. The emptiest micro-batch is not counted, since these rows
-    represent more, which would fill it; with a single micro-batch the result is 1. Source: Johnson 1973, first fit
-    decreasing.
+    row that exceeds the budget gets a micro-batch of its own. The emptiest micro-batch is left out, since the given
+    rows represent more rows, which would fill it; with a single micro-batch the result is 1. Source: Johnson 1973,
+    first fit decreasing.
     """
     room = list[float]()
     for tokens in rows:

@@ -120,9 +120,10 @@ class PlanningProblem:
 
     @cached_property
     def loads(self) -> tuple[NodeWorkload, ...]:
-        """Return the work of each node of a step, in the order in which one pool does it: by stage, updates last.
+        """Return the work of each node of a step in the order of one pool: by stage, and updates last within a stage.
 
-        Raises FlowTypeError for a sampler that does not declare how many responses it generates to a prompt.
+        Nodes of models in `without` are left out. Raises FlowTypeError for a sampler that does not declare how many
+        responses it generates to a prompt.
         """
         loads = node_workloads(self.running, self.prompts, self.prompt, self.response)
         needed = (load for load in loads if load.role.param not in self.without)
@@ -146,7 +147,7 @@ class PlanningProblem:
 
     @property
     def sampling_precision(self) -> Precision:
-        """Return the precision of the weights that generate responses."""
+        """Return the precision of the weights that generate responses: `sampling`, or if None the default of `kind`."""
         return self.sampling or SAMPLING_PRECISION[self.kind]
 
     def engines_of(self, use: Use) -> tuple[str, ...]:
@@ -165,13 +166,14 @@ class PlanningProblem:
 
     @cached_property
     def misread_settings(self) -> Mapping[str, str]:
-        """Return, by engine, the settings that make it sample another distribution than the flow asks for."""
+        """Return, for each engine that would not sample as the flow asks, the settings that it misreads, as text."""
         return misread_settings(self.running)
 
     def support_of(self, engine: str) -> Support:
         """Return the devices, layouts and settings that a search may choose for an engine.
 
         These are those that run here; for engines that cannot run here, or if `modelled`, those that can be forecast.
+        Raises KeyError for an unknown engine.
         """
         capabilities = ENGINES[engine]
         if self.modelled or capabilities.supported is None:
@@ -180,7 +182,7 @@ class PlanningProblem:
 
     @cached_property
     def most_ranks(self) -> int:
-        """Return the maximum number of data ranks with which every rank has rows in each role and minibatch."""
+        """Return the maximum number of data ranks, at least 1, with which all have rows in each role and minibatch."""
         return most_ranks(self.running, self.prompts)
 
     @cached_property
@@ -194,7 +196,7 @@ class PlanningProblem:
 
     @cached_property
     def staleness_bound(self) -> int:
-        """Return the smallest staleness bound, in updates, that the flow declares; 0 if it declares none."""
+        """Return the smallest staleness bound, in updates, that the flow declares for a trained model; 0 if none."""
         bounds = [
             edge.at_most
             for node in self.running.all_nodes
@@ -205,7 +207,7 @@ class PlanningProblem:
         return min(bounds, default=0)
 
     def updates_of(self, param: str) -> int:
-        """Return how many updates of a model a step makes."""
+        """Return how many nodes of a step change the weights of the model that is the flow's parameter `param`."""
         return sum(node.root is not None and node.root.name == param for node in self.running.nodes)
 
     def lag_of(self, role: Role) -> int:
@@ -214,25 +216,25 @@ class PlanningProblem:
 
     @property
     def overlaps(self) -> bool:
-        """Return whether steps may overlap. They do if a role of a plan works `ahead`: `placements.step.overlap`."""
+        """Return whether steps may overlap: whether `staleness` is at least 1."""
         return bool(self.staleness)
 
     @property
     def lag(self) -> int:
-        """Return how many updates old the sampling weights may be: `staleness` if given, else `sync_lag`."""
+        """Return how many updates old the sampling weights may be: `staleness` unless it is None, else `sync_lag`."""
         return self.staleness if self.staleness is not None else self.sync_lag
 
     @property
     def overlapped(self) -> int:
-        """Return the maximum number of steps in progress at once: one generates, one is only read, and one trains.
+        """Return the maximum number of steps in progress at once: `staleness` plus 1, at most 3; 1 without staleness.
 
-        It is 1 without staleness, since a run then starts a step when the previous one has ended.
+        Of three steps in progress, the first trains, the second only reads rows, and the third generates.
         """
         return min(self.staleness or 0, 2) + 1
 
     @cached_property
     def together(self) -> tuple[frozenset[int], ...]:
-        """Return sets of indices into `roles` that must share a pool, since one node reads all of their models."""
+        """Return the sets of roles that must share a pool, since one node reads their models; indices into `roles`."""
         place = {role.name: number for number, role in enumerate(self.roles)}
         return tuple(frozenset(place[name] for name in read if name in place) for read in read_together(self.running))
 
@@ -258,39 +260,45 @@ class PlanningProblem:
         return next(role for role in self.roles if role.name == name)
 
     def shape(self, role: Role) -> ModelShape:
-        """Return the shape (layer counts and widths) of a role's model."""
+        """Return the shape (layer counts and widths) of a role's model. Raises KeyError for a model without a shape."""
         return self.shapes[role.param]
 
     def factor_of(self, phase: Phase, role: str, device: str) -> float:
-        """Return the calibration's factor for a phase's seconds, for a role and device model; 1 if it has none."""
+        """Return the ratio of measured to forecast seconds of a role's phase on a device model; 1 if it is unknown."""
         return 1.0 if self.calibration is None else self.calibration.factor_of(phase, role, device)
 
     @cached_property
     def sync_factor(self) -> float:
-        """Return the calibration's factor for the seconds of weight syncs on the first class of devices; default 1."""
+        """Return the ratio of measured to forecast seconds of weight syncs on the first device class; 1 if unknown."""
         return self.factor_of("sync", "", self.classes[0].model)  # of no single pool: the first class of devices
 
     @cached_property
     def host_factor(self) -> float:
-        """Return the calibration's factor for the seconds of nodes that run no model; 1 if it has none."""
+        """Return the ratio of measured to forecast seconds of host nodes on the first device class; 1 if unknown."""
         return self.factor_of("host", "", self.classes[0].model)
 
     @cached_property
     def host(self) -> HostConstants:
-        """Return the constants of host work; on CPUs, without the factors by which an RL step slows models.
+        """Return the constants of host work, with calibrated values. Raises UnknownNameError if a name is unknown.
 
-        Rates that were measured on CPUs include these factors already.
+        On CPUs the factors by which an RL step slows models are 1, since rates that were measured on CPUs include them.
         """
         host = host_constants(self.calibrated.get(HOST))
         return host if self.kind == "gpu" else replace(host, slowed_share=1.0, forward_share=1.0, update_share=1.0)
 
     def training_of(self, engine: str) -> TrainingConstants:
-        """Return the constants of an engine for training and passes without gradients; on CPUs, those of `local`."""
+        """Return an engine's calibrated constants for training and passes without gradients; on CPUs, those of `local`.
+
+        Raises UnknownNameError if the engine has no constants, and TypeError if it has none for training.
+        """
         training: TrainingConstants = self._constants(TrainingConstants, engine)
         return training
 
     def serving_of(self, engine: str) -> ServingConstants:
-        """Return the constants of an engine for generating responses; on CPUs, those of `local`."""
+        """Return the calibrated constants of an engine for generating responses; on CPUs, those of `local`.
+
+        Raises UnknownNameError if the engine has no constants, and TypeError if it has none for generation.
+        """
         serving: ServingConstants = self._constants(ServingConstants, engine)
         return serving
 

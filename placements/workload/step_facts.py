@@ -33,7 +33,7 @@ RETURN = "return"
 class NodeFacts:
     """The work of a node in a step: rows that it generates or reads, tokens that pass through a model, and their FLOPs.
 
-    `role` is `host` for a node that reads no model. A token counts each time that it passes.
+    A token counts each time that it passes. `role` is `host` for a node that reads no model. Unknown numbers are None.
     """
 
     node: str
@@ -48,7 +48,8 @@ class NodeFacts:
 class EdgeFacts:
     """A value that a node reads: the bytes of each part, and whether a plan sends it there from another place.
 
-    If several nodes in one place read the same value, it is sent there once.
+    `reader` is `return` for an output of the flow, and `crosses` is None without a plan. If several nodes in one place
+    read the same value, it is sent there once.
     """
 
     value: str
@@ -74,7 +75,7 @@ class EdgeFacts:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """The facts of one step of a flow: `prompts` of at most `prompt_tokens`, and responses of maximum length."""
+    """The facts of a flow's step: `prompts` prompts of at most `prompt_tokens` tokens, responses of maximum length."""
 
     flow: str
     prompts: int
@@ -92,10 +93,10 @@ class StepFacts:
 def step_facts(
     graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan | None = None
 ) -> StepFacts:
-    """Return the rows, tokens and FLOPs of each node of a step, and the bytes of each value that a node reads.
+    """Return the rows, tokens and FLOPs of each node of a step, and the bytes of each value that is read or returned.
 
     `shapes` has the sizes of models by parameter of the flow; FLOPs and weight bytes of a model without a shape are
-    None. A plan determines among how many data ranks rows are divided (contexts may be read again on each), and which
+    None. Responses have their maximum length. A plan determines among how many data ranks rows are divided, and which
     values are sent between places; without a plan there is one rank, and `crosses` is None.
     """
     step = _StepReader(graph, shapes, workload, plan)
@@ -162,7 +163,6 @@ class _StepReader:
         return reading(contexts, rows.rows, self.workload.prompt_tokens, rows.tokens)
 
     def _training(self, node: Node) -> ModelPass | None:
-        """Return what passes in an update, with minibatches that are spread evenly over the ranks."""
         workload, total = self.workload, ModelPass()
         sizes = sizes_of(self.graph, workload.prompts, plan=self.plan, prompt_tokens=workload.prompt_tokens)
         update = next((update for update in sizes.updates if update.node == node.name), None)
@@ -235,5 +235,4 @@ def _contexts(prompts: int, ranks: int, n: int, take: int) -> int:
 
 
 def _reads_once(node: Node) -> bool:
-    """Return whether a node is known to be one forward pass over the rows that it reads."""
     return node.op.stat is not None or node.op.kind == "logprob"

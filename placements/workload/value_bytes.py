@@ -50,8 +50,9 @@ class ValueColumn:
 def extents(graph: Graph, workload: StepWorkload) -> dict[Node | Param, ValueExtent]:
     """Return the extent of each parameter and node of a named graph: rows, tokens of responses, and columns of row ids.
 
-    A sampler makes `n` rows for each prompt that it reads, or for each of the `groups` that it keeps. The number of
-    rows that other nodes create is not known.
+    A sampler makes `n` rows for each prompt that it reads, or for each of the `groups` that it keeps. Other nodes have
+    the rows of the largest value that they read. Unknown are the rows of samplers that do not declare how many
+    responses they generate, and of other nodes that create rows.
     """
     sized = dict[Node | Param, ValueExtent]()
     for param in graph.params:
@@ -125,8 +126,8 @@ def column_bytes(kind: type[Value], extent: ValueExtent, prompt_tokens: int) -> 
 def sent_number_bytes(plan: Plan | None, param: str) -> int:
     """Return the bytes of one weight of a model in a weight sync: 4 if the receiver runs in float32, else 2.
 
-    The receiver is the role that samples the model, or else the first of its roles; without a plan 4 is returned. An
-    engine with narrower weights converts them itself.
+    The receiver is the role that samples the model, or else the first of its roles. The result is 4 without a plan, or
+    if the plan has no role of the model. An engine with narrower weights converts them itself.
     """
     placed = [role for role in plan.placed if role.role.partition(".")[0] == param] if plan is not None else []
     placed.sort(key=lambda role: not role.role.endswith(".sample"))
