@@ -37,7 +37,10 @@ class ForecastErrors:
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> ForecastErrors:
-        """Return the errors of forecasts, given the ratios of forecast to measured seconds, at least one ratio."""
+        """Return the summary of relative errors, given the ratios of forecast to measured seconds.
+
+        Raises statistics.StatisticsError without ratios.
+        """
         signed = [ratio - 1 for ratio in ratios]
         sizes = [abs(error) for error in signed]
         return cls(len(signed), median(signed), median(sizes), max(sizes))
@@ -78,10 +81,11 @@ class MeasuredRun:
         return (*self._loads, *self._host_nodes, *((SYNC,) if self._syncs else ()), STEP)
 
     def observations(self, unused: dict[str, str]) -> Iterator[Observation]:
-        """Yield an observation for each timing of nodes or tasks that have a forecast.
+        """Yield an observation for each timing whose nodes or tasks all have a forecast.
 
-        Other timings are not used: their labels are added to `unused`, each with the reason. Raises DataError if a
-        timing's seconds are not a number above 0, or if the role of a timed node has no pool or no forecast.
+        The labels of other timings are added to `unused`, each with the reason. Raises DataError if a timing's seconds
+        are not a finite number above 0, or if the role of a timed node (for a whole step, of any node) has no pool or
+        no forecast.
         """
         for timing in self.timings:
             label = f"{self.name} {timing.label}"
@@ -189,7 +193,7 @@ class CalibrationResult:
         }
 
     def text(self) -> str:
-        """Return the errors before and after, each scale with its interval, and far-off timings, as lines of text."""
+        """Return a text with the errors before and after, each scale with its 90% interval, and far-off timings."""
         lines = [f"before  {self.before}", f"after   {self.after}"]
         for device in self.calibration.devices:
             lines.append(device)
