@@ -126,7 +126,6 @@ class MeasuredRun:
         return tuple(name for name in nodes if self._unscaled_s.get(name))
 
     def _keys(self, name: str) -> tuple[Key, ...]:
-        """Return the keys on which the seconds of a node, task, all syncs or the step depend; none if not forecast."""
         device = self._problem.classes[0].model
         if (load := self._loads.get(name)) is not None:
             return (self._load_key(load),)

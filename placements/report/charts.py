@@ -35,7 +35,8 @@ def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Compa
 
     `plan` None means the best plan of the search. If `plan` is another plan of the same problem, the best plan gets a
     strip too. Placements with the same pools share a strip, and placements whose best plan is `plan` are named in its
-    strip, which is first. The strip of a placement that does not fit has no parts.
+    strip, which is first. The strip of a placement that does not fit has no parts. Raises ResourceError if the search's
+    cluster has no devices for a pool of `plan`.
     """
     chosen = plan or search.best.plan()
     forms = dict[tuple[tuple[str, ...], ...], list[tuple[PlacementVariant, RankedPlan | None]]]()
@@ -121,7 +122,8 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
 
     Ranked plans come first, in the order of the search, then named placements that are not among them. Marks show the
     best plan and those that no other plan equals or beats in both seconds and bytes. If `plan` is not the best plan,
-    the caption has the seconds of its step.
+    the caption has the seconds of its step. Raises ResourceError if the search's cluster has no devices for a pool of
+    `plan`.
     """
     simulated = candidates(search)
     points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in simulated]

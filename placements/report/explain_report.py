@@ -57,8 +57,7 @@ class Explanation:
         return tuple(alternative_pools(self.problem, self.parts, role))
 
     def faster_text(self) -> str:
-        """Return a line about the fastest plan with the same roles on each pool; "" if none is at least 0.05% faster.
-        """
+        """Return a line about the fastest plan with the same roles on each pool; "" if that is not 0.05% faster."""
         return fastest_text(self.current, solved(self.problem, PoolOptions(self.problem), self.parts))
 
     def text(self, role: str, pools: Sequence[AlternativePool]) -> str:

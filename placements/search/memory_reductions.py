@@ -73,7 +73,7 @@ Fits = Callable[[ReducedProblem], bool]
 
 
 def smallest_changes(start: ReducedProblem, fits: Fits) -> tuple[str, ...]:
-    """Return changes each of which alone makes `fits` true, as texts such as `batch=64`; () if none does.
+    """Return changes that each make `fits` true on their own, as texts such as `batch=64`; () if none does.
 
     Every number that can be halved is tried alone, and halved as few times as possible. If no number alone helps, the
     result has at most one text, of a joint change: of all numbers that leave results unchanged and, if necessary, of

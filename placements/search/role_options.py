@@ -102,7 +102,7 @@ class RoleOptions:
 
     @cached_property
     def undominated(self) -> tuple[RoleOption, ...]:
-        """Return the options that no other option dominates in seconds and bytes, by ascending seconds."""
+        """Return all options by ascending seconds, without those that an option before them dominates."""
         return tuple(undominated(self.all))
 
     @property

@@ -110,10 +110,7 @@ class SearchResult:
         return self.gap == 0.0 and not self.cut
 
     def ties(self) -> tuple[RankedPlan, ...]:
-        """Return the ranked plans whose step is at most 5% longer than the best plan's, including the best plan.
-
-        Such differences are within the forecast's error.
-        """
+        """Return the ranked plans whose step is at most 5% longer than the best plan's, including the best plan."""
         return tuple(plan for plan in self.ranked if plan.step_s <= self.best.step_s * (1 + TIED_SHARE))
 
 
@@ -283,7 +280,7 @@ def _share_below(bound: float, value: float) -> float:
 
 
 def value_of(ranked: RankedPlan, objective: Objective) -> float:
-    """Return the value of a plan for an objective: seconds of a step, cost of a step, or number of devices."""
+    """Return a plan's value for an objective: seconds of a step, cost of a step (cluster's currency), or devices."""
     if objective == "devices":
         return float(ranked.devices)
     return ranked.step_s if objective == "step" else ranked.cost_per_step

@@ -133,7 +133,7 @@ class Incumbents:
         self._plans: list[CoverPlans] = []
 
     def note(self, plans: CoverPlans, examined: int) -> None:
-        """Keep the plans whose first key is at most `limit`, and count `examined` more boxes as examined."""
+        """Keep the plans whose first key is at most `limit`, update the best keys, and count `examined` more boxes."""
         self.examined += examined
         good = plans.some(plans.first <= self.limit)
         if good.first.size:
@@ -287,7 +287,7 @@ def halved(boxes: SpanBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> 
 
 
 def joined(left: SpanBoxes, right: SpanBoxes) -> SpanBoxes:
-    """Return the boxes of both arguments as one object."""
+    """Return the boxes of both arguments as one object, those of `left` first."""
     low_s = np.concatenate([left.low_s, right.low_s], axis=1)
     high_s = np.concatenate([left.high_s, right.high_s], axis=1)
     first, second = np.concatenate([left.first, right.first]), np.concatenate([left.second, right.second])

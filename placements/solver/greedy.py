@@ -1,10 +1,8 @@
 """The greedy solver: a good placement without a proof, by local search over partitions of the roles.
 
-Each block starts with its fewest devices and gets more by marginal gain. That is optimal for a sum of convex functions
-of one block each (Fox, 1966, Management Science 13:210-216), but not for a step, whose spans wait for the slowest
-block. From each partition, the search continues with the best partition that results from merging two blocks or moving
-a role. The answer has a bound that is valid for every partition, so its gap is known. Not here: the proven answer
-(`exact`).
+Each block starts with its fewest devices and gets more by marginal gain, which is not optimal (see `exact`). From
+each partition, the search continues with the best partition that results from merging two blocks or moving a role. The
+answer has a bound that is valid for every partition, so its gap is known. Not here: the proven answer (`exact`).
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ class ObjectiveArrays:
         return np.vstack([spans_s, busy_s]) if self.tokens > 1 else spans_s
 
     def step_s(self, times_s: Numbers) -> Numbers:
-        """Return the seconds of a step, given those of the slowest block in each row, the first axis, which is reduced.
-        """
+        """Return the seconds of a step, given the slowest block's in each row; the first axis of `times_s` is rows."""
         if self.tokens == 1:
             return np.asarray(times_s.sum(0))
         return np.asarray(np.maximum(times_s[-1], times_s[:-1].sum(0) / self.tokens))

@@ -35,8 +35,8 @@ def forecasts_of(
 class PoolMemory:
     """The peak bytes on the devices of a pool, each peak with the bytes of its roles.
 
-    The smallest device has `memory_bytes`, of which a plan may fill `room_bytes`. `even` is True if all devices have
-    the same memory.
+    `memory_bytes` are those of the smallest device; a plan may fill `room_bytes` of it. `even` is True if all devices
+    have the same memory.
     """
 
     pool: str

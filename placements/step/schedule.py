@@ -128,10 +128,10 @@ def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:
 
 
 def in_one(schedule: Schedule) -> tuple[Schedule, int, Mapping[str, str]]:
-    """Return a schedule with one step for all steps until `schedule` repeats, the number of steps, and task names.
+    """Return a schedule whose step stands for several steps of `schedule`, the number of those steps, and task names.
 
-    The number of steps is the least common multiple of the tasks' `every`. Each task of the result runs in each of its
-    steps; the mapping has the name in `schedule` of each task of the result.
+    The number is the least common multiple of the tasks' `every`, after which `schedule` repeats. If this is 1, the
+    schedule itself is returned. Each task of the result runs in every step, and the mapping has its name in `schedule`.
     """
     steps = lcm(*(task.every for task in schedule.tasks))
     if steps == 1:

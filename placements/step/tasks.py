@@ -217,7 +217,6 @@ def outline(graph: Graph, placements: tuple[ProgramPlacement, ...]) -> StepOutli
 
 
 def _waits_through(waits: Sequence[frozenset[int]], placed_here: Sequence[bool]) -> list[frozenset[int]]:
-    """Return the tasks that are placed_here for which each task waits, also through tasks that are not."""
     through = list[frozenset[int]]()
     for needs in waits:
         through.append(frozenset[int]().union(*({need} if placed_here[need] else through[need] for need in needs)))

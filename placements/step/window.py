@@ -27,7 +27,7 @@ class HeldSteps:
 
     @property
     def total_bytes(self) -> int:
-        """Return the bytes of all rows and weights of the window."""
+        """Return the bytes of all held rows and weights."""
         return self.rows_bytes + self.weights_bytes
 
 
