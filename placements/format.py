@@ -42,7 +42,8 @@ def pool_sizes(plan: Plan, pool: Pool) -> list[int]:
 def show_devices(devices: Sequence[tuple[str, int]]) -> str:
     """Return devices, each (machine, index), as text in their order; "" for none.
 
-    Three or more consecutive devices of a machine become a range; so do three or more machines with the same devices.
+    Three or more consecutive devices of a machine become a range; so do three or more machines in a row that have the
+    same devices.
 
     >>> show_devices([("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)])
     'a/0, a/1, b/0-2'
@@ -89,7 +90,7 @@ def show_parts(parts: Mapping[str, int]) -> str:
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows of cells as lines with aligned columns, two spaces apart and indented by two spaces.
 
-    All rows must have equally many cells.
+    Raises ValueError if rows have different numbers of cells.
     """
     return flowing(rows, columns=inf)
 
@@ -126,7 +127,8 @@ def flowing(rows: Sequence[Sequence[str]], at: str = " ", columns: float | None 
 def broken(text: str, at: str, columns: float | None = None) -> Iterator[str]:
     """Yield the lines of a text that is broken after `at`, each at most `columns` wide (None: those of `text_columns`).
 
-    A piece that is longer than a line is broken between words; a single word is never broken.
+    A piece that is longer than a line is broken between words; a single word is never broken. An empty text is one
+    empty line.
 
     >>> list(broken("one, two, three", ", ", 10)), list(broken("one two, three", ", ", 5))
     (['one, two,', 'three'], ['one', 'two,', 'three'])
@@ -141,7 +143,6 @@ def broken(text: str, at: str, columns: float | None = None) -> Iterator[str]:
 
 
 def _pieces(text: str, at: str, columns: float) -> Iterator[str]:
-    """Return a text in pieces that end with `at`, or where that is too long with a space."""
     *first, last = text.split(at)
     for piece in [*(f"{piece}{at}" for piece in first), last]:
         if len(piece.rstrip()) <= columns or at == " ":

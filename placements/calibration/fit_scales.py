@@ -52,7 +52,8 @@ NUDGE = 1e-3  # of a logarithm, to measure its effect on a forecast
 class Observation:
     """Measured seconds, and a function that forecasts them, given a calibration with scales of these `keys`.
 
-    `phase` is None for a whole step, and for nodes of several phases that were timed together.
+    `label` names the measurement in texts. `phase` is None for a whole step, and for nodes of several phases that were
+    timed together.
     """
 
     label: str
@@ -64,7 +65,7 @@ class Observation:
     def log_forecast(self, factors: Mapping[Key, float]) -> float:
         """Return the natural logarithm of the forecast seconds, scaled by `factors`; without factors, unscaled.
 
-        Raises ValueError if the forecast is 0 seconds.
+        Raises ValueError if the forecast is 0 seconds, or if a factor is outside 0.001 to 1000.
         """
         return log(self.forecast(calibration_of(factors)))
 
@@ -74,7 +75,8 @@ def fit_scales(observations: Sequence[Observation], source: str, *, noise_sd: fl
 
     Each measured device model gets a scale for every phase, and one for each role that was measured on it; priors keep
     scales near 1. There must be at least one observation. `source` describes the measurement. `noise_sd` is the
-    standard deviation of the logarithm of a measurement. Raises ValueError if a measured or forecast time is 0 seconds.
+    standard deviation of the logarithm of a measurement. Raises ValueError unless all measured and forecast seconds are
+    above 0.
     """
     import numpy as np
 
@@ -150,7 +152,6 @@ class _Posterior:
     covariance: NDArray[np.float64]
 
     def factor(self, terms: Sequence[Term]) -> tuple[float, float, float]:
-        """Return the factor of a sum of terms and its 90% interval; a term without measurements has its prior."""
         rows = [self.terms.index(term) for term in terms if term in self.means]
         prior = sum(_sd(term) ** 2 for term in terms if term not in self.means)
         variance = float(sum(self.covariance[row, column] for row in rows for column in rows)) + prior

@@ -37,7 +37,10 @@ class ForecastErrors:
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> ForecastErrors:
-        """Return the errors of forecasts, given the ratios of forecast to measured seconds, at least one ratio."""
+        """Return the summary of relative errors, given the ratios of forecast to measured seconds.
+
+        Raises statistics.StatisticsError without ratios.
+        """
         signed = [ratio - 1 for ratio in ratios]
         sizes = [abs(error) for error in signed]
         return cls(len(signed), median(signed), median(sizes), max(sizes))
@@ -78,10 +81,11 @@ class MeasuredRun:
         return (*self._loads, *self._host_nodes, *((SYNC,) if self._syncs else ()), STEP)
 
     def observations(self, unused: dict[str, str]) -> Iterator[Observation]:
-        """Yield an observation for each timing of nodes or tasks that have a forecast.
+        """Yield an observation for each timing whose nodes or tasks all have a forecast.
 
-        Other timings are not used: their labels are added to `unused`, each with the reason. Raises DataError if a
-        timing's seconds are not a number above 0, or if the role of a timed node has no pool or no forecast.
+        The labels of other timings are added to `unused`, each with the reason. Raises DataError if a timing's seconds
+        are not a finite number above 0, or if the role of a timed node (for a whole step, of any node) has no pool or
+        no forecast.
         """
         for timing in self.timings:
             label = f"{self.name} {timing.label}"
@@ -122,7 +126,6 @@ class MeasuredRun:
         return tuple(name for name in nodes if self._unscaled_s.get(name))
 
     def _keys(self, name: str) -> tuple[Key, ...]:
-        """Return the keys on which the seconds of a node, task, all syncs or the step depend; none if not forecast."""
         device = self._problem.classes[0].model
         if (load := self._loads.get(name)) is not None:
             return (self._load_key(load),)
@@ -189,7 +192,7 @@ class CalibrationResult:
         }
 
     def text(self) -> str:
-        """Return the errors before and after, each scale with its interval, and far-off timings, as lines of text."""
+        """Return a text with the errors before and after, each scale with its 90% interval, and far-off timings."""
         lines = [f"before  {self.before}", f"after   {self.after}"]
         for device in self.calibration.devices:
             lines.append(device)

@@ -34,7 +34,8 @@ COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 class TimingLog:
     """Median seconds over `steps` steps, by timer or, for a trace, by the name of a task.
 
-    `other` counts metrics, or events of a trace, that are not timers; `unreadable` has the timers without seconds.
+    `other` counts metrics, or events of a trace, that are not timers. `unreadable` are the timers that have a value
+    other than a finite number from 0; they are not in `seconds`.
     """
 
     system: System

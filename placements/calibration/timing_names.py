@@ -109,7 +109,7 @@ def match_timings(log: TimingLog, problem: PlanningProblem) -> MatchedTimings:
 def logged_timings(
     text: str, path: Path, problem: PlanningProblem, plan: Plan, say: Callable[[str], None]
 ) -> tuple[Timing, ...]:
-    """Return the timings in a log of a run of `plan`, for its nodes and tasks.
+    """Return the median seconds of nodes and tasks of `plan` in the log of a run, one timing for each used timer.
 
     `text` is the content of the log at `path`. `say` receives a note for each timer that is not used, and one that
     counts all other metrics. Raises DataError for a log that `read_log` cannot read.
@@ -131,7 +131,6 @@ def logged_timings(
 
 
 def _nodes_by_group(problem: PlanningProblem) -> Mapping[Group, Sequence[str]]:
-    """Return the nodes of a flow by group; for syncs and the step the name of all of them together."""
     sampled = {role.param for role in problem.roles if role.use == "sample"}
     kinds = {node.name: node.op.kind for node in problem.running.all_nodes}
     of_roles, loads = {name for role in problem.roles for name in role.nodes}, {load.node for load in problem.loads}

@@ -52,7 +52,7 @@ def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
 
 
 def recorded_timings(lines: Sequence[Any], where: str) -> Iterator[Timing]:
-    """Yield the median seconds of each node over the steps of a run, without the first step, which is a warm-up.
+    """Yield a timing for each node: its median seconds over the steps of a run, without the first step (a warm-up).
 
     A node that only the first step has keeps its seconds there. `lines` are the parsed lines of the run's metrics; a
     line without seconds of nodes is skipped. `where` is the file of the metrics, for errors. Raises DataError for a

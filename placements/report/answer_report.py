@@ -28,8 +28,9 @@ def answer_text(search: SearchResult, plan: Plan, top: int) -> str:
 def staleness_text(searches: Sequence[SearchResult], chosen: int) -> str:
     """Return a table with a row for each staleness: seconds of a step, devices by use, and the updates between syncs.
 
-    `→` marks the staleness `chosen`, in updates. Differences are from the first search, that of the smallest staleness.
-    If none is chosen although some was tried, a line says why.
+    `searches` has one search for each staleness, in ascending order. `→` marks the staleness `chosen`, in updates.
+    Percentages compare a step with that of the first search. If `chosen` is 0 although others were tried, lines say
+    why.
     """
     rows = list[list[str]]()
     for search in searches:

@@ -35,7 +35,8 @@ def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Compa
 
     `plan` None means the best plan of the search. If `plan` is another plan of the same problem, the best plan gets a
     strip too. Placements with the same pools share a strip, and placements whose best plan is `plan` are named in its
-    strip, which is first. The strip of a placement that does not fit has no parts.
+    strip, which is first. The strip of a placement that does not fit has no parts. Raises ResourceError if the search's
+    cluster has no devices for a pool of `plan`.
     """
     chosen = plan or search.best.plan()
     forms = dict[tuple[tuple[str, ...], ...], list[tuple[PlacementVariant, RankedPlan | None]]]()
@@ -68,7 +69,8 @@ def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Compa
 def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
     """Return whether a candidate of a search equals a plan, apart from names of pools and the choice of machines.
 
-    The same roles must share pools of the same size, with the same engines, layouts and settings.
+    The same roles must share pools of the same size, with the same engines, layouts and settings; their lag may differ.
+    Raises ResourceError if the candidate's cluster has no devices for a pool of the plan.
     """
     return _role_settings(ranked.homes) == _role_settings(homes_of_plan(ranked.problem, plan))
 
@@ -107,7 +109,7 @@ def _ranked_parts(ranked: RankedPlan) -> tuple[PoolShare, ...]:
 
 
 def plan_parts(plan: Plan) -> tuple[PoolShare, ...]:
-    """Return for each pool of a plan its name, its number of devices, and its roles with their layouts."""
+    """Return for each pool of a plan its name, its number of devices, and a text with role and layout for each role."""
     roles = {
         pool.name: tuple(f"{role.role} {layout_text(role.layout)}" for role in plan.placed if role.pool == pool.name)
         for pool in plan.pools
@@ -120,7 +122,8 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
 
     Ranked plans come first, in the order of the search, then named placements that are not among them. Marks show the
     best plan and those that no other plan equals or beats in both seconds and bytes. If `plan` is not the best plan,
-    the caption has the seconds of its step.
+    the caption has the seconds of its step. Raises ResourceError if the search's cluster has no devices for a pool of
+    `plan`.
     """
     simulated = candidates(search)
     points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in simulated]
@@ -172,7 +175,7 @@ def on_front(point: Point, points: Sequence[Point]) -> bool:
 
 
 def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan) -> ArrowSizes:
-    """Return the bytes of each value that a node reads, by (value, reader), and of each model's trained weights.
+    """Return the bytes of each value that a node reads, by (value, reader) and part, and of models' trained weights.
 
     `shapes` has the sizes of models by parameter. Responses are assumed to have their maximum length. Weights have the
     precision in which they are sent to the sampling engine.

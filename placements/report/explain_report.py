@@ -43,18 +43,21 @@ class Explanation:
         return parts_of(self.plan)
 
     def neighbours(self, role: str) -> tuple[str, ...]:
-        """Return the names of all roles on the pool of `role`, including `role`, which must be in the plan."""
+        """Return the names of all roles on the pool of `role`, including `role`.
+
+        `role` must be a role of the plan.
+        """
         return next(part for part in self.parts if role in part)
 
     def alternatives(self, role: str) -> tuple[AlternativePool, ...]:
         """Return the best plan with `role` on each other pool, then on a pool of its own if `role` shares one now.
 
-        An alternative that does not fit has the plan None. `role` must be a role of the plan.
+        The attribute `ranked` of an alternative is None if no such plan fits. `role` must be a role of the plan.
         """
         return tuple(alternative_pools(self.problem, self.parts, role))
 
     def faster_text(self) -> str:
-        """Return a line about the fastest plan with the same roles on each pool; "" if it is not 0.05% faster."""
+        """Return a line about the fastest plan with the same roles on each pool; "" if that is not 0.05% faster."""
         return fastest_text(self.current, solved(self.problem, PoolOptions(self.problem), self.parts))
 
     def text(self, role: str, pools: Sequence[AlternativePool]) -> str:
@@ -119,7 +122,7 @@ def fastest_text(current: TimedPlan, best: TimedPlan | None) -> str:
 def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) -> str:
     """Return a table of layouts for a role on its pool of `devices` devices, with seconds, peak bytes and settings.
 
-    Rows are in the order of `layouts`; `→` marks the current layout.
+    Rows are in the order of `layouts`; `→` marks the current layout. Layouts that do not fit are marked, too.
     """
     rows = [
         [
@@ -136,9 +139,10 @@ def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) 
 
 
 def plans_text(named: Sequence[tuple[str, Plan]], columns: int = COLUMNS) -> str:
-    """Return a table with one column for each plan: seconds of a step by task, cost if known, and the fullest device.
+    """Return a table with a column for each plan: seconds by task, cost if known, layouts of roles, and fullest device.
 
-    `named` has (name, plan) pairs. If the table is wider than `columns`, plans are listed one below the other.
+    `named` has (name, plan) pairs. If the table is wider than `columns`, plans are listed one below the other. Raises
+    KeyError if a plan has forecast seconds and its cluster lacks a machine of the plan.
     """
     wide = table([["", *(name for name, _ in named)], *_rows([plan for _, plan in named])])
     if max(map(len, wide)) - 2 <= columns:

@@ -20,10 +20,11 @@ COMPARED = 5  # of the plans that were simulated, those whose steps are made to 
 
 
 def overlap_lines(problem: PlanningProblem, plan: Plan, ranked: Sequence[RankedPlan] = ()) -> Iterator[str]:
-    """Yield lines that say how far each role of a plan works ahead, how old its weights get, and what that holds.
+    """Yield lines about the overlap of a plan's steps: how far each role works ahead, its lag, and the bytes held.
 
-    If the problem allows steps to overlap and those of the plan do not, a line says why: it compares the plan with the
-    best of the `ranked` ones whose steps do.
+    If steps of the plan do not overlap although the problem allows it, the only line says why; `ranked` are other plans
+    of the search, best first, for this line. Yields nothing if the problem does not allow overlap. Raises ResourceError
+    if the problem's cluster has no devices for a pool of the plan.
     """
     homes = homes_of_plan(problem, plan)
     ahead = [home for home in homes if home.ahead]
@@ -46,9 +47,10 @@ def overlap_lines(problem: PlanningProblem, plan: Plan, ranked: Sequence[RankedP
 def why_alone(
     problem: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan, ranked: Sequence[RankedPlan]
 ) -> str:
-    """Return why the steps of a plan do not overlap although its problem lets them, as text.
+    """Return as text why the steps of a plan do not overlap although the problem allows it.
 
-    It compares the plan with the fastest overlap of the same placements and of the best of the `ranked` ones.
+    The fastest step with overlap, of the plan's placements `homes` and the first five `ranked` plans, is compared with
+    that of the plan. If none is possible, or the seconds of the plan are unknown, the text has the possible reasons.
     """
     overlaps = list(overlaps_of(problem, homes))
     for candidate in ranked[:COMPARED]:

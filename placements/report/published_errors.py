@@ -59,7 +59,8 @@ def error_lines(plan: Plan) -> Iterator[str]:
     """Yield lines of at most 80 columns with the published errors of a plan's forecast seconds and bytes.
 
     If the plan has no devices, or any device is a CPU or of an unknown model, the only line says that the error is not
-    known. A plan without forecast seconds gets the error of its memory, and one without any forecast no lines.
+    known. Otherwise, a plan without forecast seconds gets only the error of its memory, and one without forecast no
+    line.
     """
     if not has_published_rows(plan):
         yield UNKNOWN

@@ -45,8 +45,8 @@ TimedPlan = RankedPlan | CurrentPlan
 class ObjectiveMeasure:
     """How reports describe an objective: the unit and format of its values, and words to compare plans.
 
-    Money is in the currency of the cluster's prices. `best` is the word for the plan with the lowest value, `worse` the
-    word for a plan that takes more than another.
+    `unit` is `s`, `currency` (that of the cluster's prices) or `devices`, and `show` returns a value as text. `best` is
+    the word for the plan with the lowest value, `worse` the word for a plan that takes more than another.
     """
 
     objective: Objective
@@ -207,7 +207,7 @@ def _seconds(step: StepForecast | None) -> Iterator[str]:
 
 
 def bar(seconds: float | None, longest: float) -> str:
-    """Return a bar of up to ten characters whose length is proportional to `seconds / longest`; "" for None or 0.
+    """Return a bar of `10 * seconds / longest` block characters, rounded; "" if either number is None or 0.
 
     >>> bar(1.0, 2.0), bar(None, 2.0)
     ('▇▇▇▇▇', '')
@@ -304,7 +304,6 @@ def _difference(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure,
 
 
 def _more(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure) -> float:
-    """Return the share by which a plan takes more than the best; with equal devices, by which its step is longer."""
     if measure.unit == "devices" and ranked.devices == best.devices:
         return ranked.step_s / best.step_s - 1
     lowest = value_of(best, measure.objective)

@@ -24,7 +24,7 @@ def simulate(step: StepForecast, steps: int) -> Simulation:
     """Return the simulation of the first `steps` steps (1 or more) of a plan from the forecast of its step.
 
     Raises ValueError if the seconds of a task are unknown, negative or infinite, if `steps` is below 1, or if tasks of
-    a step wait for each other in a cycle; PlanError or UnknownNameError for duplicate tasks and waits of unknown tasks.
+    a step wait for each other in a cycle; PlanError for duplicate tasks; UnknownNameError for waits of unknown tasks.
     """
     return Simulation(timeline_of(schedule_of(step.tasks, step.waits), steps=steps))
 
@@ -60,8 +60,9 @@ class Simulation:
         """Return a text with a lane to scale for each pool, at most `columns` wide, and why each pool is idle.
 
         `│` marks the end of a run and dots mark idle time. A label is cut to the width of its run. A run shorter than
-        one column takes one while there is space; a run shorter than a thousandth of a step is not drawn. Reasons for
-        less than a thousandth of the time are left out, and lanes if there are too many steps. The host's lane is last.
+        one column takes one while there is space; a run shorter than a thousandth of a step is not drawn. If the steps
+        need more columns, lanes are left out; so are reasons for less than a thousandth of the time. The host's lane is
+        last.
         """
         timeline, margin = self.timeline, max(map(len, self._pools), default=0)
         width = max(columns - margin - 1, 10)

@@ -22,7 +22,7 @@ from placements.workload.planning_problem import PlanningProblem
 
 @dataclass(frozen=True)
 class AlternativePool:
-    """A role on another pool: the roles it would share the pool with, and the best such plan; None if none fits."""
+    """A role on another pool: the roles already there (`neighbours`), and the best such plan; None if none fits."""
 
     role: str
     neighbours: tuple[str, ...]
@@ -62,9 +62,9 @@ def parts_of(plan: Plan) -> Parts:
 def alternative_pools(problem: PlanningProblem, parts: Parts, role: str) -> Iterator[AlternativePool]:
     """Yield one alternative for each other pool that `role` could join, then one with `role` on a pool of its own.
 
-    `parts` holds the roles of each pool in the current plan. The other roles stay grouped as they are, but the devices
-    of every pool may change. Each alternative has the best plan of that grouping, or None if none fits. The last one is
-    left out if `role` already has its own pool.
+    `parts` has the roles of each pool in the current plan. The other roles stay grouped as they are, but the devices of
+    every pool may change. Each alternative has the best plan of that grouping, or None if none fits. There is no
+    alternative with a pool of its own if `role` already has one.
     """
     pools = PoolOptions(problem)
     rest = [tuple(name for name in part if name != role) for part in parts]
@@ -78,8 +78,8 @@ def alternative_pools(problem: PlanningProblem, parts: Parts, role: str) -> Iter
 def alternative_layouts(problem: PlanningProblem, plan: Plan, role: str) -> tuple[AlternativeLayout, ...]:
     """Return ways to run a role on its pool, fastest first: the plan's current way, and the best way of each layout.
 
-    The best way of a layout is the fastest with which the whole plan fits or, if none fits, the fastest. Other layouts
-    with unknown seconds are left out; unknown seconds of the current way count as 0.
+    The best way of a layout is the fastest with which the whole plan fits or, if none fits, the fastest. Other ways
+    with unknown seconds are left out; unknown seconds of the current way count as 0. `role` must be a role of the plan.
     """
     home = next(home for home in homes_of_plan(problem, plan) if home.role.name == role)
     current = home.layout, home.running

@@ -31,9 +31,9 @@ def answer(
     The problem of the result has the chosen staleness: for `auto`, what `best_staleness` selects among `stalenesses`. A
     what-if for which nothing fits has None in place of a search. For the objective devices, the result has no named
     placements. `clusters` reads the cluster of a what-if `devices=…`; None refuses such what-ifs. `say` is called with
-    each note for the user. Raises ResourceError if no plan fits, UnknownNameError or SettingError for an invalid
-    what-if, and UsageError or PlanError for a what-if with devices that cannot serve the request or have an unknown
-    speed.
+    each note for the user. Raises ResourceError if no plan fits, UnknownNameError for an unknown named placement,
+    UnknownNameError or SettingError for an invalid what-if, and UsageError or PlanError for a what-if with devices that
+    cannot serve the request or have an unknown speed. Lets errors of `clusters` through.
     """
     request = request or PlanRequest()
     earlier, tried, staleness = cautions(problem), tuple[SearchResult, ...](), request.staleness

@@ -45,7 +45,8 @@ class _SystemRun(Protocol):
 def plan_of_run(problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumptions) -> Plan:
     """Return the run of another system as a plan with its forecast; `assumed` is stored in the plan.
 
-    Raises ResourceError if the cluster has no devices for a pool.
+    A role without a layout in `run` is fully sharded over its devices, and one without settings uses bfloat16. Raises
+    ResourceError if the cluster has no devices for a pool.
     """
     return plan_from(problem, _homes(problem, run), assumed)
 
@@ -74,8 +75,9 @@ def other_layouts(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
     """Yield copies of a plan in which the trained policy has another layout, fastest first.
 
     At most the 200 fastest layouts are used, of those with which the policy's training fits in a device's memory. The
-    same layouts follow again with every role on a shared pool put to sleep while others work. Yields nothing if no role
-    trains weights that another role samples from. The copies keep the forecast of `plan`, which is not theirs.
+    same layouts follow again with all roles on shared pools set to sleep while others work. Yields nothing if no role
+    trains weights that another role samples from. The copies keep the forecast of `plan`, so it must be made again.
+    Raises ResourceError if the problem's cluster has no devices for a pool.
     """
     synced = set(problem.synced.values())
     home = next((home for home in homes_of_plan(problem, plan) if home.role.name in synced), None)

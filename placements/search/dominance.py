@@ -34,8 +34,8 @@ MAX_BYTES = 2**58  # more than any device has, and few enough that those of 16 r
 class RoleOption:
     """One way to run a role: its busy seconds by stage, and its bytes on each device at rest and at work.
 
-    `wakes_bytes` are copied to the device before a sleeping role works. `context_bytes` are those of its process, which
-    roles on one engine share. `host_bytes` are in each device's share of host memory.
+    `wakes_bytes` are copied to the device before a sleeping role works. `context_bytes` are those of the role's
+    process, which roles on one engine share. `host_bytes` are in each device's share of host memory.
     """
 
     engine: str
@@ -65,9 +65,10 @@ class RoleOption:
         return self.peak_bytes - self.rest_bytes
 
     def dominates(self, option: RoleOption) -> bool:
-        """Return whether this option takes no more seconds than `option` in any respect, and no more bytes of any kind.
+        """Return whether this option takes at most the seconds of `option` in each respect, and at most its bytes.
 
-        The seconds are those of each stage and those to be ready after a weight sync.
+        The seconds are those of each stage and those to be ready after a weight sync. The bytes are those at rest,
+        those added at work, those copied to wake, and those on the host.
         """
         return (
             not slower_somewhere(self.stages_s, option.stages_s)
@@ -85,7 +86,11 @@ def slower_somewhere(stages_s: Sequence[float], compared_s: Sequence[float]) -> 
 
 
 def undominated(options: Iterable[RoleOption]) -> list[RoleOption]:
-    """Return the options that no other option dominates, by ascending seconds; of equal options, only the first."""
+    """Return the options by ascending seconds, without those that an option before them dominates.
+
+    Options with equal seconds are in the order of their bytes at rest, then at peak; of equal options, only the first
+    stays.
+    """
     front = list[RoleOption]()
     for option in sorted(options, key=lambda option: (sum(option.stages_s), option.rest_bytes, option.peak_bytes)):
         if not any(better.dominates(option) for better in front):
@@ -135,7 +140,6 @@ class CombinedOptions:
         return cls(stages_s.T, np.array(memory, np.int64).T, np.arange(len(options), dtype=np.int64)[None])
 
     def __len__(self) -> int:
-        """Return the number of ways."""
         return int(self.memory.shape[1])
 
     @property
@@ -158,7 +162,7 @@ class CombinedOptions:
     def with_one_more(self, role: CombinedOptions) -> CombinedOptions:
         """Return every combination of these ways with the ways of one more role.
 
-        Roles whose engines share a process count its context once.
+        Roles whose engines share a process count the bytes of its context once.
         """
         before, after = self, role
         if len(self) != 1 or len(role) != 1:

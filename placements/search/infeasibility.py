@@ -111,8 +111,8 @@ def smallest_option(problem: PlanningProblem, role: Role) -> SmallestOption | Ro
     """Return the way to run a role alone that comes nearest to fitting in memory; the role itself if none is possible.
 
     The nearest way exceeds a device's memory by the fewest bytes or, if equal, takes the fewest devices. Ways that need
-    more host memory than a machine has are ignored. If a role that samples on GPUs has no other way, ways with a cache
-    for a single row are considered too, even if their seconds are unknown.
+    more host memory than a device's share are ignored. If a role that samples on GPUs has no other way, ways with a
+    cache for a single row are considered too, even if their seconds are unknown.
     """
     options = [
         option
@@ -156,7 +156,7 @@ def overflows(plan: Plan, problem: PlanningProblem, on: str) -> Iterator[Resourc
 
     The memory is computed again, whatever forecast the plan contains. Each error names the role, the phase, the parts
     of the memory, the other roles' bytes and, if there are any, the smallest changes after which the whole plan fits.
-    `on` names the cluster in errors.
+    `on` names the cluster in errors. Raises ResourceError if the problem's cluster has no devices for a pool.
     """
     for pool in residents(problem, plan):
         peak = worst(pool.peaks)
@@ -210,7 +210,6 @@ def _notes(peak: PoolPeak) -> list[str]:
 
 
 def _changes_that_fit(problem: PlanningProblem, fits: Fits) -> Iterator[str]:
-    """Yield for each kind of change the smallest after which a search finds a plan; on CPUs only smaller batches."""
     if all(of.kind == "cpu" for of in problem.classes):
         yield from smallest_changes(ReducedProblem(problem), lambda changed: fits(changed.problem))
         return
@@ -227,10 +226,10 @@ def _changes_that_fit(problem: PlanningProblem, fits: Fits) -> Iterator[str]:
 
 
 def larger_problems(problem: PlanningProblem) -> Iterator[Iterator[tuple[str, PlanningProblem]]]:
-    """Yield an iterator for each kind of change that may help, over pairs of a text and the changed problem.
+    """Yield for each kind of change that may help an iterator over (text, changed problem), the smallest change first.
 
-    The kinds are more host memory, more prompts per step, shorter responses, and narrower weights of rollouts. Each
-    iterator begins with the smallest change. More prompts and narrower weights are left out where they cannot help.
+    The kinds are more host memory, more prompts per step, shorter responses, and narrower weights of rollouts. More
+    prompts are left out if their rows suffice for all devices, and narrower weights unless rollouts use bfloat16.
     """
 
     def with_host_memory(times: int) -> tuple[str, PlanningProblem]:

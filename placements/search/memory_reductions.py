@@ -30,8 +30,8 @@ HALVED: tuple[tuple[bool, Mapping[str, int], Mapping[str, int]], ...] = (
 class MemoryKnob:
     """A number that can be halved: `values` are the current value and its successive halves.
 
-    `free` is True if results stay the same. The number is the micro-batch of a `role` in the plan, a setting of a
-    `node`, or else a field of the problem.
+    `free` is True if results stay the same. `name` is a setting of the `role` in the plan or of the `node`; if both are
+    "", it is a field of the problem.
     """
 
     name: str
@@ -73,7 +73,7 @@ Fits = Callable[[ReducedProblem], bool]
 
 
 def smallest_changes(start: ReducedProblem, fits: Fits) -> tuple[str, ...]:
-    """Return the changes after which `fits` is true, as texts such as `batch=64`; () if no change helps.
+    """Return changes that each make `fits` true on their own, as texts such as `batch=64`; () if none does.
 
     Every number that can be halved is tried alone, and halved as few times as possible. If no number alone helps, the
     result has at most one text, of a joint change: of all numbers that leave results unchanged and, if necessary, of

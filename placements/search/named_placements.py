@@ -83,7 +83,6 @@ def sorted_roles(graph: Graph) -> SortedRoles:
     sampled = {role.param for role in every if role.use == "sample"} & trained
 
     def is_critic(param: str) -> bool:
-        """Return whether a model has another head, or the update of another depends on what it outputs for its rows."""
         model = graph.param(param)
         if model is not None and issubclass(model.type, Model) and model.type.head != "tokens":
             return True

@@ -26,7 +26,7 @@ ALL = "all"  # the name of the one pool that all roles share
 class RankedPlan:
     """One solution of a search: `blocks` are the roles of each pool with the chosen option.
 
-    `bound` is a lower bound of the plan's objective in the simulated step.
+    `bound` is a lower bound of the objective's value for the simulated step.
     """
 
     problem: PlanningProblem
@@ -85,9 +85,10 @@ def homes_of_blocks(
     """Return the placement of each role, pool by pool in the order of their first roles.
 
     `blocks` are sets of roles with the chosen option for each. `pins` maps roles to pool names. A pool gets the name
-    that one of its roles is pinned to; the others are `pool0`, `pool1` and so on, except names in use. A single pool
-    for all roles is called `all`. A role alone on its pool never sleeps, and a role that reads the same copy of weights
-    that another role trains has no lag. Steps overlap as far as the problem's staleness allows and makes them shorter.
+    that its first pinned role is pinned to; the others are `pool0`, `pool1` and so on, except names in use. A single
+    pool for all roles is called `all`. A role alone on its pool never sleeps, and a role that reads the same copy of
+    weights that another role trains has no lag. Steps overlap as far as the problem's staleness allows and makes them
+    shorter.
     """
     pins = pins or {}
     numbered = (f"pool{number}" for number in range(len(blocks) + len(pins)))
@@ -107,7 +108,7 @@ def homes_of_blocks(
 
 
 def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed: PlanAssumptions | None = None) -> Plan:
-    """Return a plan with these placements of roles; it has devices for each pool, and a forecast of bytes and seconds.
+    """Return a plan with these placements of roles, with devices for each pool, and a forecast of bytes and seconds.
 
     `assumed` is stored in the plan. Raises ResourceError if the cluster cannot hold the pools.
     """
@@ -139,7 +140,7 @@ def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed:
 def forecast_again(problem: PlanningProblem, plan: Plan, assumed: PlanAssumptions | None = None) -> Plan:
     """Return a copy of a plan with its bytes and seconds forecast again; `assumed`, if given, replaces its assumptions.
 
-    Raises ResourceError if no class has enough devices for a pool, or only with a network of unknown speed.
+    Raises ResourceError if the problem's cluster has no devices for a pool, with links of known speed.
     """
     plan = plan.model_copy(update={"assumed": assumed}) if assumed else plan
     return _with_forecast(problem, plan, homes_of_plan(problem, plan))

@@ -49,11 +49,12 @@ class PlanRequest:
         staleness: str = "",
         what_if: Sequence[str] = (),
     ) -> PlanRequest:
-        """Return the request that options describe, in the form in which a user writes them; "" means the default.
+        """Return the request that options describe, in the form in which a user writes them.
 
-        `pin` has texts `ROLE=POOL`, and `staleness` is a number of updates or `auto`; what-ifs are not checked. Raises
-        UnknownNameError for an unknown named placement, UsageError for any other invalid value and for options that
-        contradict each other, and PlanError for a placement with more pools than there are devices.
+        `pin` has texts `ROLE=POOL`. `placement` "" allows any. `staleness` is a number of updates, `auto`, or "" for
+        the problem's own. What-ifs are not checked. Raises UnknownNameError for an unknown named placement, UsageError
+        for any other invalid value and for options that contradict each other, and PlanError for a placement with more
+        pools than there are devices.
         """
         request = cls(
             objective=_one_of("--objective", objective, get_args(Objective)),
@@ -69,10 +70,10 @@ class PlanRequest:
 
 
 def pinned(problem: PlanningProblem, request: PlanRequest) -> tuple[Pairs, Pairs]:
-    """Return the pairs of roles that must share a pool, and the pairs that must not; pairs that follow are left out.
+    """Return the pairs of roles that must share a pool, and the pairs that must not, for the pins and named placement.
 
-    Each role is an index into the roles of the problem. The pairs come from the pins of `request` and from its named
-    placement. Raises UnknownNameError for an unknown named placement.
+    Each role is an index into the roles of the problem. Pairs that follow from the returned ones are left out. Raises
+    UnknownNameError for an unknown named placement.
     """
     groups = variant(request.placement).parts_of(problem.graph) if request.placement else ()
     pools = dict.fromkeys(request.pins.values())

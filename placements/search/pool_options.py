@@ -32,8 +32,8 @@ ANY_ROLE = Role("", "", "infer", ())
 class PoolOption:
     """One way to run some roles on one pool: its busy seconds by stage, with weight syncs last, and its bytes.
 
-    `peak_bytes` are on each device, `host_bytes` in each device's share of host memory. It is the `key` of a solver's
-    option.
+    `peak_bytes` are on each device, `host_bytes` in each device's share of host memory. A solver's option has it as
+    `key`.
     """
 
     group: DeviceGroup
@@ -60,7 +60,7 @@ class PoolOptions:
 
     @cached_property
     def groups(self) -> tuple[tuple[tuple[int, ...], DeviceGroup], ...]:
-        """Return every pool that the cluster allows: its number of devices of each class, and its device group.
+        """Return every pool that the cluster allows, as (number of devices of each class, device group).
 
         All devices of a pool are of one class. Pools that need a network of unknown speed are left out.
         """
@@ -93,7 +93,7 @@ class PoolOptions:
     def pool_options(self, block: frozenset[int], group: DeviceGroup) -> list[PoolOption]:
         """Return the ways to run a block of roles on a device group that fit in its memory, fastest first.
 
-        A way is left out if another one takes no more seconds in any stage. Sets `cut` if there were too many
+        A way is left out if another takes no more seconds in any stage. Sets the attribute `cut` if there were too many
         combinations of the roles' options, so that only the fastest were considered.
         """
         places, shared = tuple(sorted(block)), self._generates(block)
@@ -108,7 +108,11 @@ class PoolOptions:
         return self._pool_options(block, group, combined.undominated(None, bytes_too=False), role_options)
 
     def role_options(self, place: int, group: DeviceGroup) -> RoleOptions:
-        """Return the options to run the role with index `place` on a device group; shared by roles with equal work."""
+        """Return the options to run the role with index `place` on a device group.
+
+        Roles that can be exchanged (equal work, models of equal sizes) share one object, whose `role` is the first of
+        them.
+        """
         return self._role_options(self._alike[place][0], group)
 
     def together_s(self) -> float:
@@ -151,11 +155,7 @@ class PoolOptions:
         return exchanged
 
     def _option(self, devices: tuple[int, ...], places: Sequence[int], pooled: PoolOption) -> Option:
-        """Return the solver's option for a pool option, with the pool's minimum busy seconds in each span of a step.
-
-        The seconds in which roles go to sleep and wake are left out, since they may fall in another span. Those of
-        offloading are not slowed by generation on the same devices, though a pool option counts them so.
-        """
+        """Return the solver's option with the minimum busy seconds in each span; waking may fall in another span."""
         barriers, problem, group = self.barriers, self.problem, pooled.group
         spans_s, busy_s = [0.0] * barriers.spans, 0.0
         for stage, seconds in enumerate(pooled.stages_s[:-1]):
@@ -234,10 +234,7 @@ class PoolOptions:
         return combined.with_one_more(options) if len(combined) and len(options) else self._none
 
     def _combine_in_turn(self, places: tuple[int, ...], group: DeviceGroup, shared: bool) -> CombinedOptions:
-        """Return combinations of the roles at these places that fit.
-
-        If none of those that are carried on fits, all are tried, so that a pool is refused only where nothing fits.
-        """
+        """Return combinations of the roles that fit: of the carried ones or, if none of these fits, of all."""
         carried = self._carried(places[:-1], group, shared)
         combined = self._with_one_more(carried, places[-1], group, shared)
         if len(combined) or not carried.cut:
@@ -278,7 +275,10 @@ class PoolOptions:
 
 
 def pool_option_of(option: Option) -> PoolOption:
-    """Return the pool option from which a solver's option was made: the solver option's `key`."""
+    """Return the pool option from which a solver's option was made: the solver option's `key`.
+
+    Raises AssertionError if the key is another object.
+    """
     assert isinstance(option.key, PoolOption), "a search of placements chooses from pool options"
     return option.key
 
@@ -307,7 +307,7 @@ def minimum_sync_s(
 ) -> float:
     """Return a lower bound of the seconds that a pool is busy with one weight sync to the role named `target`.
 
-    `trains` is the layout of the source and `generates` that of the target; each is None if that end is on another
+    `trains` is the layout of the source and `generates` that of the target; one may be None, for an end on another
     pool. Unknown seconds count as 0.
     """
     shape, links = problem.shape(problem.role(target)), group.links

@@ -102,7 +102,7 @@ class RoleOptions:
 
     @cached_property
     def undominated(self) -> tuple[RoleOption, ...]:
-        """Return the options that no other option dominates in seconds and bytes, by ascending seconds."""
+        """Return all options by ascending seconds, without those that an option before them dominates."""
         return tuple(undominated(self.all))
 
     @property
@@ -130,10 +130,7 @@ class RoleOptions:
         return max(load.longest_tokens for load in self._loads)
 
     def _layouts(self, engine: str) -> Iterator[Layout]:
-        """Yield the candidate layouts of an engine; each uses all devices of the group.
-
-        Tensor groups are inside one NVLink domain, unless a rollout engine's weights fit in no domain.
-        """
+        """Yield layouts over all devices; tensor groups span domains only if a rollout engine's weights fit in none."""
         of, devices, support = self.group.of, self.group.devices, self.problem.support_of(engine)
         if of.kind not in support.devices:
             return
@@ -182,8 +179,7 @@ class RoleOptions:
     def _pipelines(self, support: Support, ranks: int, tensor: int) -> Iterator[int]:
         """Yield numbers of stages: first those with equal numbers of layers, then uneven ones that may hold less.
 
-        Uneven cuts are for tensor groups of whole machines, of models that do not fit otherwise. Source: Megatron Core,
-        `num_layers_in_last_pipeline_stage`.
+        Source: Megatron Core, `num_layers_in_last_pipeline_stage`.
         """
         layers, maximum = self._shape.layers, min(support.pipeline, MAX_STAGES)
         degrees = [degree for degree in range(1, min(maximum, layers) + 1) if ranks % degree == 0]
@@ -195,10 +191,9 @@ class RoleOptions:
     def _sequences(self, engine: str, support: Support, ranks: int, tensor: int) -> Iterator[int]:
         """Yield over how many devices the tokens of a row may be spread, besides the tensor ranks.
 
-        First as few as leave each data rank a row. More are considered while the longest row would fill much of a
-        device. Inside one domain they avoid computing anything again; where the engine also has tensor ranks, which may
-        do for that, they keep small what is computed again. Several domains are for a row that does not fit otherwise.
-        Ranks that trade tokens for heads divide the heads.
+        The first is the least that leaves each data rank a row. More follow while the longest row would fill much of a
+        device: inside one domain to avoid computing anything again, over several domains only if the row does not fit
+        otherwise.
         """
         if self.group.of.kind != "gpu":
             yield 1
@@ -227,7 +222,6 @@ class RoleOptions:
     # ------------------------------------------------------------------------------------ training and reading
 
     def _pass_options(self, engine: str) -> Iterator[RoleOption]:
-        """Yield the options to train a model or to read rows, while more tensor ranks may be faster or necessary."""
         previous_s, roomy = inf, False
         for _, layouts in groupby(self._layouts(engine), lambda layout: layout.tensor):
             of_degree = [option for layout in layouts for option in self._passes_in(engine, layout)]
@@ -371,7 +365,6 @@ class RoleOptions:
             yield self._option(option.engine, option.layout, running, option.stages_s)
 
     def _option(self, engine: str, layout: Layout, running: RoleSettings, stages_s: Sequence[float]) -> RoleOption:
-        """Return an option with its bytes; `stages_s` are the seconds of its loads, without state that is moved."""
         taken = footprint(self.problem, self.role, self.group, engine, layout, running)
         moved, woken, stages = 0.0, 0.0, list(stages_s)
         if self.role.use != "sample":

@@ -71,7 +71,8 @@ class SavedPlan:
         """Yield an error for each reason why a role cannot run as placed: PlanError or ResourceError.
 
         The reasons are a cache that cannot hold the longest row, and tensor groups over several domains. Such groups
-        are allowed if another system `ran` the plan, or for a server whose weights do not fit in one domain.
+        are allowed if another system `ran` the plan, or for a server whose weights do not fit in one domain. Raises
+        ResourceError if the cluster has no devices for a pool.
         """
         for home in self.homes:
             of, tensor = home.group.of, home.layout.tensor
@@ -92,14 +93,16 @@ class SavedPlan:
     def overflows(self, forecast: Plan) -> Iterator[ResourceError]:
         """Yield an error for each pool of `forecast` in which a phase needs more of a device's bytes than allowed.
 
-        A plan may fill nine tenths of a GPU, or all of a CPU device.
+        A plan may fill nine tenths of a GPU, or all of a CPU device. Raises ResourceError if the cluster has no devices
+        for a pool.
         """
         return overflows(forecast, self.problem, self.where)
 
     def faults(self) -> Iterator[FlowError]:
         """Yield an error for each fault of the plan: an invalid step, misplaced roles, unknown seconds, or memory.
 
-        An invalid step or unknown seconds end the check. Memory is checked only if nothing else is wrong.
+        An invalid step, a pool without devices or unknown seconds end the check. Memory is checked only if nothing else
+        is wrong; a plan that another system `ran` may fill its devices completely.
         """
         try:
             if self.plan.step is not None:

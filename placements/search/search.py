@@ -110,18 +110,15 @@ class SearchResult:
         return self.gap == 0.0 and not self.cut
 
     def ties(self) -> tuple[RankedPlan, ...]:
-        """Return the ranked plans whose step is at most 5% longer than the best plan's, including the best plan.
-
-        Such differences are within the forecast's error.
-        """
+        """Return the ranked plans whose step is at most 5% longer than the best plan's, including the best plan."""
         return tuple(plan for plan in self.ranked if plan.step_s <= self.best.step_s * (1 + TIED_SHARE))
 
 
 def find(problem: PlanningProblem, request: PlanRequest | None = None) -> SearchResult:
     """Return the result of a search for the best plan: ranked plans, the best plan of each named placement, and bounds.
 
-    If a robust plan is requested, the plan with the least regret comes first. The request's `staleness` and `what_if`
-    are ignored: they are for `answer`. Raises ResourceError if nothing fits, with the memory that is missing and the
+    If a robust plan is requested, the plan with the least mean regret comes first. The request's `staleness` and
+    `what_if` are ignored: they are for `answer`. Raises ResourceError if nothing fits, with the missing memory and the
     smallest changes that would help, and UnknownNameError for an unknown named placement.
     """
     request, began = request or PlanRequest(), perf_counter()
@@ -194,8 +191,6 @@ class _SimulatedPlans:
         return ranked.blocks in self._without_room
 
     def ranked(self) -> list[RankedPlan]:
-        """Return the plans sorted by the objective, then by their seconds, bounds and numbers of devices."""
-
         def order(plan: RankedPlan) -> tuple[float, ...]:
             return value_of(plan, self.objective), plan.step_s, plan.bound, plan.devices
 
@@ -206,9 +201,7 @@ class _SimulatedPlans:
     ) -> Keys | None:
         """Simulate choices that may be better than the best plan, and return a lower bound of the keys of every plan.
 
-        At most `at_most` choices are simulated, the most promising first. A simulated plan takes no less than its
-        bound, so every plan that was not simulated takes no less than the lowest bound of the choices left. If the best
-        plan's keys are lower than that, they are returned. Returns None if no bound is known.
+        At most `at_most` choices are simulated, the most promising first. Returns None if no bound is known.
         """
 
         def as_if_barriers(choice: Assignment) -> tuple[float, float]:
@@ -287,7 +280,7 @@ def _share_below(bound: float, value: float) -> float:
 
 
 def value_of(ranked: RankedPlan, objective: Objective) -> float:
-    """Return the value of a plan for an objective: seconds of a step, cost of a step, or number of devices."""
+    """Return a plan's value for an objective: seconds of a step, cost of a step (cluster's currency), or devices."""
     if objective == "devices":
         return float(ranked.devices)
     return ranked.step_s if objective == "step" else ranked.cost_per_step
@@ -321,7 +314,6 @@ def assignment_problem(problem: PlanningProblem, pools: PoolOptions, request: Pl
 def _in_ratio(
     problem: PlanningProblem, pools: PoolOptions, ratio: tuple[int, int]
 ) -> Callable[[frozenset[int]], Sequence[Option]]:
-    """Return the options of blocks; blocks that only generate or only train get the pool sizes nearest to the ratio."""
     total = sum(of.count for of in problem.classes)
 
     def options(block: frozenset[int]) -> Sequence[Option]:

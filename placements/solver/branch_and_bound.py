@@ -113,7 +113,10 @@ class SpanBoxes:
 
 @dataclass(frozen=True, eq=False)
 class SolvedCover:
-    """The solution of a cover: its plans, best first, the lowest first key of open boxes, and the boxes examined."""
+    """The solution of a cover: its plans, best first, and the number of boxes examined.
+
+    `open_first` is the lowest first key that a plan in a box not examined may have; 1e30 if no such box is left.
+    """
 
     plans: CoverPlans | None
     open_first: float
@@ -130,7 +133,7 @@ class Incumbents:
         self._plans: list[CoverPlans] = []
 
     def note(self, plans: CoverPlans, examined: int) -> None:
-        """Keep the plans whose first key is at most `limit`, and count `examined` more boxes as examined."""
+        """Keep the plans whose first key is at most `limit`, update the best keys, and count `examined` more boxes."""
         self.examined += examined
         good = plans.some(plans.first <= self.limit)
         if good.first.size:
@@ -140,7 +143,7 @@ class Incumbents:
             self.first, self.second = min((self.first, self.second), keys)
 
     def may_be_better(self, boxes: SpanBoxes) -> SpanBoxes:
-        """Return the boxes whose bounds are below the best keys found so far; no other box can have a better plan."""
+        """Return the boxes whose bounds are below the best keys found so far; other boxes cannot have a better plan."""
         equal = (boxes.first == self.first) & (boxes.second < self.second)
         return boxes.some((boxes.first < self.first) | equal)
 
@@ -157,10 +160,10 @@ def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedC
     """Return the best plan of a cover whose first key is at most `limit`, and other plans found during the search.
 
     The first key is the value of the objective; `plans` of the result is None if no plan is within the limit. The best
-    plan is proven unless `examined_at_most` boxes were not enough; the result's `open_first` is then a lower bound of
-    the first key in the boxes that were not examined. Source: Land and Doig (1960), Econometrica 28:497-520, branch and
-    bound; Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346, refuting boxes that cannot be as good as the best so
-    far.
+    plan is proven unless `examined_at_most` boxes were not enough.
+
+    Source: Land and Doig (1960), Econometrica 28:497-520, branch and bound; Klein and Scholl (1999), Eur. J. Oper. Res.
+    112:322-346, refuting boxes that cannot be as good as the best so far.
     """
     met = Incumbents(limit)
     cover, boxes = opened(cover, met)
@@ -184,8 +187,8 @@ def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedC
 def opened(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
     """Return a cover with only the options that a best plan may have, and the box of its span seconds.
 
-    An option is dropped if no plan with it is as good as the best plan in `met`. The box is None if the cover has no
-    such plan. Plans from smaller boxes are added to `met` first, so that more options can be dropped.
+    An option is dropped if no plan with it is as good as the best plan in `met`. The box is None if no plan of the
+    cover is that good. Plans from smaller boxes are added to `met` first, so that more options can be dropped.
     """
     cover, box = narrowed(cover, met)
     if box is None:
@@ -201,8 +204,8 @@ def opened(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
 def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
     """Return a cover with only the options that a best plan may have, and the box of its span seconds.
 
-    Options are dropped, until none is left to drop, if no plan with them is as good as the best plan in `met`. The box
-    is None if the cover has no such plan. Plans that are found are added to `met`.
+    An option is dropped if no plan with it is as good as the best plan in `met`; this is repeated until no option can
+    be dropped. The box is None if no plan of the cover is that good. Plans that are found are added to `met`.
     """
     none = np.zeros(1)
     low_s = cover.times_s.min(2).max(1)[:, None]
@@ -284,7 +287,7 @@ def halved(boxes: SpanBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> 
 
 
 def joined(left: SpanBoxes, right: SpanBoxes) -> SpanBoxes:
-    """Return the boxes of both arguments as one object."""
+    """Return the boxes of both arguments as one object, those of `left` first."""
     low_s = np.concatenate([left.low_s, right.low_s], axis=1)
     high_s = np.concatenate([left.high_s, right.high_s], axis=1)
     first, second = np.concatenate([left.first, right.first]), np.concatenate([left.second, right.second])

@@ -51,8 +51,8 @@ def solve_exact(
     `runners_up` contains the best choice of each other partition (with a class of device for each block) whose value is
     within a share `within` of the best, up to `kept` choices in all. If there are fewer, other choices of the same
     partitions fill the list. After `examined_at_most` boxes the search stops; `exact` is then False unless the bound
-    already proves the best choice. The same problem always gives the same answer. Raises ValueError for an invalid
-    option.
+    already proves the best choice. The same problem always gives the same answer. Raises ValueError for options that
+    `tables_of_block` refuses.
     """
     began = perf_counter()
     tables = tables_of(problem)
@@ -82,7 +82,6 @@ class _PartitionSearch:
         self.best = self.most = FAR
 
     def run(self, examined_at_most: int) -> float:
-        """Return the lowest first key of the covers left open, after solving covers in the order of their bounds."""
         goal, capacity = objective_arrays(self.problem), self.problem.capacity
         listed = sorted(covers_of(self.tables, len(self.problem.roles)), key=len)
         single = sum(len(cover) == 1 for cover in listed)
@@ -119,7 +118,6 @@ class _PartitionSearch:
         return solved.open_first
 
     def choices(self) -> list[Assignment]:
-        """Return up to `kept` choices, best first: the best of each near-best partition, then others to fill up."""
         limit = self.best * (1 + self.within) * (1 + TOLERANCE)
         chosen, by_rank = list[Assignment](), partial(rank, self.problem)
         for place in range(self.kept):
@@ -171,7 +169,7 @@ def assignments_below(problem: AssignmentProblem, below: Keys, *, at_most: int =
     """Return the choices whose keys are below `below` by more than a rounding error, in order of their keys.
 
     At most `at_most` choices are listed. Every other choice has keys of at least the result's `open_keys`, or keys that
-    are not below `below`. Raises ValueError for an invalid option.
+    are not below `below`. Raises ValueError for options that `tables_of_block` refuses.
     """
     tables, goal = tables_of(problem), objective_arrays(problem)
     below = below[0] * (1 - ROUNDING) if problem.objective != "devices" else below[0], below[1] * (1 - ROUNDING)

@@ -1,10 +1,8 @@
 """The greedy solver: a good placement without a proof, by local search over partitions of the roles.
 
-Each block starts with its fewest devices and gets more by marginal gain. That is optimal for a sum of convex functions
-of one block each (Fox, 1966, Management Science 13:210-216), but not for a step, whose spans wait for the slowest
-block. From each partition, the search continues with the best partition that results from merging two blocks or moving
-a role. The answer has a bound that is valid for every partition, so its gap is known. Not here: the proven answer
-(`exact`).
+Each block starts with its fewest devices and gets more by marginal gain, which is not optimal (see `exact`). From
+each partition, the search continues with the best partition that results from merging two blocks or moving a role. The
+answer has a bound that is valid for every partition, so its gap is known. Not here: the proven answer (`exact`).
 """
 
 from __future__ import annotations
@@ -43,11 +41,11 @@ def solve_greedy(
 ) -> Solution | None:
     """Return a good choice by local search from two partitions: one pool for all roles, and a pool for each role.
 
-    If neither fits, or if the objective is devices, the search also starts at the partition with the fewest devices.
-    Each round continues from the `width` best partitions of the last round until none is better. Then the `settled`
-    best partitions are solved exactly. At most `kept` choices are returned. Returns None if no choice was found, which
-    does not prove that none exists. The bound is None if `bounded` is False, or for more than 12 roles. The same
-    problem always gives the same answer. Raises ValueError for an invalid option.
+    If neither fits, or if the objective is devices, the search also starts at the partition with the fewest devices (up
+    to 12 roles). Each round continues from the `width` best partitions of the last round until none is better. Then the
+    `settled` best partitions are solved exactly. At most `kept` choices are returned. Returns None if no choice was
+    found, which does not prove that none exists. The bound is None if `bounded` is False, or for more than 12 roles.
+    The same problem always gives the same answer. Raises ValueError for options that `tables_of_block` refuses.
     """
     began, problem = perf_counter(), problem.remembering()
     walk = _LocalSearch(problem)
@@ -95,7 +93,7 @@ def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: Obje
 
 
 def fewest(blocks: Sequence[JoinedTables], capacity: Sequence[int]) -> list[int] | None:
-    """Return for each block the index of the option that takes the smallest share of devices; None if one cannot fit.
+    """Return for each block the index of the option with the smallest share of devices; None if a block does not fit.
 
     The share is of all devices of the option's class. Blocks that need the largest share choose first, and later blocks
     choose from the devices that are left.
@@ -153,7 +151,6 @@ class _LocalSearch:
         self._tried: set[Partition] = set()
 
     def run(self, width: int) -> None:
-        """Add choices to `found`, from the `width` best partitions on, until no neighbour is better than the best."""
         packed = self._packed() if self.problem.objective == "devices" else ()
         front = self._try((sum(self.units),), self.units, *packed) or self._try(*self._packed())
         while front:
@@ -166,7 +163,6 @@ class _LocalSearch:
             yield from fewest_devices(tables, len(self.problem.roles), self.problem.capacity)
 
     def settle(self, count: int) -> None:
-        """Solve the `count` best partitions exactly, with each block on its class of device; keep better choices."""
         for partition in sorted(self.found, key=lambda partition: self.rank(self.found[partition]))[:count]:
             tables = [
                 next(table for table in tables_of_block(self.problem, block) if option.devices[table.device_class])

@@ -37,7 +37,7 @@ class ObjectiveArrays:
         return np.vstack([spans_s, busy_s]) if self.tokens > 1 else spans_s
 
     def step_s(self, times_s: Numbers) -> Numbers:
-        """Return the seconds of a step, given those of the slowest block in each row, the first axis of `times_s`."""
+        """Return the seconds of a step, given the slowest block's in each row; the first axis of `times_s` is rows."""
         if self.tokens == 1:
             return np.asarray(times_s.sum(0))
         return np.asarray(np.maximum(times_s[-1], times_s[:-1].sum(0) / self.tokens))
@@ -112,7 +112,10 @@ class JoinedTables:
         return cls(tuple(tables), used, share, times_s, devices, cost)
 
     def at(self, row: int) -> tuple[OptionTable, int]:
-        """Return the table that has option number `row`, and the option's column. Raises IndexError without one."""
+        """Return the table that has option number `row` (from 0), and the option's column in that table.
+
+        Raises IndexError if there are not as many options.
+        """
         for table in self.tables:
             if row < table.devices.size:
                 return table, row
@@ -154,8 +157,9 @@ def tables_of_block(problem: AssignmentProblem, block: Block) -> Iterator[Option
     """Yield a table of a block's options for each class of device on which the block can run.
 
     Options that need more devices than the class has are left out; a block that the pins forbid has no table. Raises
-    ValueError if options differ in their number of classes or spans, if an option does not take devices of exactly one
-    class, if seconds or cost are negative or infinite, or if more devices of a class cost less per second.
+    ValueError if an option does not name as many classes as the problem, or not devices of exactly one class; if
+    options have no spans or different numbers of spans; if seconds or cost are negative or infinite; or if more devices
+    of a class cost less per second.
     """
     options = problem.options(block) if problem.allows(block) else ()
     if not options:

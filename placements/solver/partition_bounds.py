@@ -101,7 +101,7 @@ def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...
     """Return partitions as arrays, with lower bounds of their devices, money and seconds.
 
     The bounds assume for each block that it is as fast as possible while all others take their fewest devices. `covers`
-    are indices into `tables`, and `capacity` has the number of devices of each class.
+    are tuples of indices into `tables`, and `capacity` has the number of devices of each class.
     """
     padded = np.full((len(covers), max(map(len, covers), default=1)), len(tables), dtype=np.int64)
     for at, cover in enumerate(covers):
@@ -180,10 +180,12 @@ def _places(tables: Sequence[OptionTable], padded: Indices) -> Iterator[tuple[Op
 def least_value(
     tables: Sequence[OptionTable], roles: int, capacity: Sequence[int], goal: ObjectiveArrays, value: float
 ) -> float:
-    """Return a lower bound of the first key of every choice in any partition, given that a choice with `value` exists.
+    """Return a lower bound of the value of every choice in any partition, given that a choice with `value` exists.
 
     The bound is at most `value`. `roles` is the number of roles, and `capacity` has the number of devices of each
-    class. Source: destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
+    class.
+
+    Source: destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
     """
     options = JoinedTables.of(tables, capacity)
     low, high = _relaxed_bound(options, roles, capacity, goal, FAR), value
@@ -199,10 +201,7 @@ def least_value(
 def _relaxed_bound(
     options: JoinedTables, roles: int, capacity: Sequence[int], goal: ObjectiveArrays, limit: float
 ) -> float:
-    """Bound the choices whose first key is at most `limit`, of any options that hold every role; FAR if none do.
-
-    Each resource is covered by itself: the devices of each class, and of all as a sum of shares; money; and keys.
-    """
+    """Bound the choices whose first key is at most `limit`, with each resource covered by itself; FAR if none do."""
     blocks = np.array([table.roles for table in options.tables])
     sizes = [table.devices.size for table in options.tables]
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])

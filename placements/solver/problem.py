@@ -59,8 +59,8 @@ class AssignmentProblem:
     options for a block that cannot run. The roles of a set in `together` must share a block; no two roles of a set in
     `apart` may.
 
-    Raises ValueError for an invalid problem: no roles, a duplicate name, no devices, no tokens, a pin on an unknown
-    role.
+    Raises ValueError for no roles or a duplicate name, no class or a class without devices, `tokens` below 1, and a pin
+    on an unknown role.
     """
 
     roles: tuple[str, ...]
@@ -146,7 +146,7 @@ class Solution:
     def gap(self) -> float | None:
         """Return how far above the optimum the best choice may be, as a share of its value; None if no bound is known.
 
-        The gap is 0 if the best choice is proven.
+        The gap is 0 if the best choice is proven or its value is 0.
         """
         if self.bound is None:
             return None
@@ -171,7 +171,8 @@ def step_seconds(options: Iterable[Option], tokens: int = 1) -> float:
 def assignment_of(problem: AssignmentProblem, blocks: Iterable[BlockOption]) -> Assignment:
     """Return the choice of these options for these blocks, with its value, seconds, devices and cost.
 
-    Sums are exact (`fsum`), so the order of blocks and the names of roles do not change the result.
+    Sums are exact (`fsum`), so the order of blocks and the names of roles do not change the result. Raises ValueError
+    if options differ in their number of spans.
     """
     ordered = tuple(sorted(blocks, key=lambda placed: sorted(placed[0])))
     step_s = step_seconds((option for _, option in ordered), problem.tokens)
@@ -184,9 +185,9 @@ def assignment_of(problem: AssignmentProblem, blocks: Iterable[BlockOption]) -> 
 def rank(problem: AssignmentProblem, choice: Assignment) -> tuple[object, ...]:
     """Return the sort key of a choice; the best choice has the smallest.
 
-    It has the value, the number of pools, devices, seconds, cost, and properties of the blocks. If the objective is
-    devices, seconds come directly after the value. Values count as equal if their first twelve digits agree, since the
-    rest is rounding error. Remaining ties are broken by the numbers of the roles.
+    The key has the value, the number of pools, devices, seconds, cost, and properties of the blocks. If the objective
+    is devices, seconds come directly after the value. Values count as equal if their first twelve digits agree, since
+    the rest is rounding error. Remaining ties are broken by the numbers of the roles.
     """
     numbers = tuple(tuple(sorted(block)) for block, _ in choice.blocks)
     seconds_first = choice.step_s if problem.objective == "devices" else 0.0

@@ -31,7 +31,7 @@ def solve(problem: AssignmentProblem, method: Method = "auto") -> Solution | Non
     `exact` examines all partitions, and `greedy` runs a narrow local search. `auto` is `exact` if `is_exact` allows it,
     as for 10 roles on one class of device or 8 on two. Else a wider local search runs, and its best partitions are
     solved exactly; the bound of the solution (None for more than 12 roles) limits its error. The problem's `options` is
-    called once for each block. Raises ValueError for an invalid option.
+    called once for each block. Raises ValueError for options that `tables_of_block` refuses.
     """
     problem = problem.remembering()
     if method == "greedy":

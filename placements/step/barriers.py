@@ -175,10 +175,7 @@ def _spans(levels: Mapping[str, int], needs: Needs, count: int) -> tuple[int, ..
 
 
 def _reordered(problem: PlanningProblem, loads: Collection[NodeWorkload], of_stage: Sequence[int]) -> int:
-    """Return how many more tokens a circle may have because pools take the oldest rows first.
-
-    In a span of several stages a pool may have rows of two steps; next to sampling, of as many as may be in flight.
-    """
+    """Return how many more steps share the spans because a pool may have rows of several steps in one span."""
     tokens = 0
     for span in set(of_stage):
         inside = [load for load in loads if of_stage[load.stage] == span]

@@ -18,7 +18,7 @@ from placements.workload.planning_problem import PlanningProblem
 
 
 def footprint_of(problem: PlanningProblem, home: RolePlacement) -> Footprint:
-    """Return the bytes of a placed role on each device of its pool, and on the host."""
+    """Return the bytes of a placed role, by part, on each device of its pool and in the device's share of the host."""
     return footprint(problem, home.role, home.group, home.engine, home.layout, home.running)
 
 
@@ -33,10 +33,10 @@ def forecasts_of(
 
 @dataclass(frozen=True)
 class PoolMemory:
-    """The peak bytes on the devices of a pool.
+    """The peak bytes on the devices of a pool, each peak with the bytes of its roles.
 
-    The smallest device has `memory_bytes`; a plan may fill `room_bytes` of them; `even` says whether all have the
-    same.
+    `memory_bytes` are those of the smallest device; a plan may fill `room_bytes` of it. `even` is True if all devices
+    have the same memory.
     """
 
     pool: str
@@ -50,8 +50,7 @@ class PoolMemory:
 def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
     """Return the peak memory of each pool of a plan, computed again; the plan's own forecast is ignored.
 
-    Raises ResourceError if no class of the cluster has enough devices for a pool, or only with a network of unknown
-    speed.
+    Raises ResourceError if the problem's cluster has no devices for a pool, with links of known speed.
     """
     homes = homes_of_plan(problem, plan)
     footprints = {home.role.name: footprint_of(problem, home) for home in homes}
@@ -72,7 +71,7 @@ def forecast_pool(
 ) -> PoolForecast:
     """Return the memory forecast of a pool: the peak of each phase, and of each transition, named `to PHASE`.
 
-    `footprints` has the bytes of each role by name.
+    `pool` is the pool's name, and `footprints` has the bytes of each role by name.
     """
     roles, peaks = peaks_of(problem, pool, homes, footprints)
     contexts = dict[str, int]()
@@ -119,11 +118,7 @@ def peaks_of(
 def _turn(
     problem: PlanningProblem, load: NodeWorkload, homes: Mapping[str, RolePlacement], heap_bytes: int
 ) -> PhaseTurn:
-    """Return the turn of a load, with the role that sends it weights first and the bytes of that transfer.
-
-    A role that shares the trained copy of weights needs no transfer. Between our processes on CPUs weights come whole,
-    into blocks that the heap of `heap_bytes` already has, except for large ones.
-    """
+    """Return the turn of a load, with the role that sends it weights first and the bytes of that transfer."""
     name = load.role.name
     home, source = homes[name], homes.get(problem.synced.get(name, ""))
     if load.phase != "generate" or source is None:
@@ -170,7 +165,6 @@ def _with_window(
 
 
 def _weights_copy(problem: PlanningProblem, home: RolePlacement, homes: Sequence[RolePlacement]) -> str:
-    """Return the name of the copy of weights that a role reads on a CPU; an adapter's base may be this copy."""
     if home.group.of.kind != "cpu":
         return ""
     shape, param = problem.shape(home.role), home.role.param

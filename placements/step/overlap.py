@@ -37,9 +37,10 @@ class StagedNode:
 def with_overlap(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> list[RolePlacement]:
     """Return placements with the lags and steps ahead that make the shortest step within a problem's staleness.
 
-    Of equally long steps, those with the least staleness are taken; where no overlap makes a step shorter, nothing
-    lags. Every overlap that is returned can be run, unless the flow allows less staleness than the problem. Without
-    staleness, placements stay as they are.
+    Of equally long steps, those with the least staleness are taken; if no overlap makes a step shorter, nothing lags.
+    If seconds are not known, the first of `overlaps_of` is taken. On CPUs, overlaps that need too much memory are
+    skipped. Every overlap that is returned can be run, unless the flow allows less staleness than the problem. If the
+    problem allows no overlap, placements stay as they are.
     """
     if not problem.overlaps:
         return list(homes)
@@ -57,17 +58,18 @@ def with_overlap(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> li
 
 
 def overflowing(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> bool:
-    """Return whether some pool needs more memory than a plan may fill."""
+    """Return whether the devices of some pool need more bytes than a plan may fill."""
     rooms = {home.pool: room_bytes(home.group.of.memory_bytes, home.group.of.kind) for home in homes}
     forecasts = forecasts_of(problem, homes)
     return any(pool.worst is not None and pool.worst.memory_bytes > rooms[pool.pool] for pool in forecasts)
 
 
 def overlaps_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Iterator[list[RolePlacement]]:
-    """Yield placements with each overlap of steps that keeps the laws of programs, the least staleness first.
+    """Yield placements with each overlap of steps that can be run and fits in host memory, the least staleness first.
 
-    For each depth, weights are synced in every step, or as rarely as the staleness allows. On a pool that also trains,
-    only host work would overlap, which is not worth older weights; streamed rows gain from them there, too.
+    Sampling is one or two steps ahead. For each of these, weights are synced in every step (unless rollouts are
+    streamed), or as rarely as the staleness allows. A sampling role on a pool that also trains works ahead only if
+    streamed.
     """
     staged = [
         StagedNode(node=load.node, role=load.role.name, stage=load.stage, updates=load.phase == "update")
@@ -103,22 +105,23 @@ def overlaps_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Ite
 
 
 def copy_of(home: RolePlacement) -> tuple[object, ...]:
-    """Return what roles that read the same copy of weights have in common."""
+    """Return a key that is equal for roles that read the same copy of weights: parameter, pool, engine and layout."""
     return home.role.param, home.pool, home.engine, home.layout
 
 
 @lru_cache(maxsize=256)
 def is_lawful(program: Program) -> bool:
-    """Return whether steps of a program overlap, and everything that they read is there and of the right version."""
+    """Return whether a program overlaps its steps, and each task reads values and weights of the right version."""
     laws = (check_ahead_reads, check_sleeping_copies, check_schedule)
     return program.pipeline is not None and not any(fault for law in laws for fault in law(program))
 
 
 def roles_ahead(pools: Mapping[str, str], staged: Sequence[StagedNode], depth: int) -> dict[str, int]:
-    """Return how many steps ahead of its update each role works if sampling is `depth` steps ahead.
+    """Return, by role, how many steps ahead of its update each role works: `depth`, as sampling does, or 0.
 
-    `pools` has the pool of each role. What comes before sampling is as far ahead as it. So is what only reads rows,
-    unless its pool also trains: there it would wait for rows while the update waits for it.
+    `pools` has the pool of each role; only these roles are in the result. A role is ahead if it works before or in
+    sampling. So is a later role on a pool that does not train, unless it works after a forward pass on a pool that
+    trains.
     """
     placed = [node for node in staged if node.role in pools]
     sampling = [

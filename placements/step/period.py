@@ -16,9 +16,9 @@ ROUNDING = 1e-12  # share of all seconds below which a gain is rounding
 
 @dataclass(frozen=True)
 class Period:
-    """Seconds from one step to the next, and the `cycle` of tasks that determines them, shared by `tokens` steps.
+    """Seconds from one step to the next, and the `cycle` of tasks that determines them, which spans `tokens` steps.
 
-    `seconds` is None if tasks are `unknown`.
+    `seconds` is None if the seconds of some tasks, named in `unknown`, are not known.
     """
 
     seconds: float | None
@@ -60,10 +60,10 @@ def period(schedule: Schedule) -> Period:
     """Return the seconds from one step of a schedule to the next in steady state, and the critical cycle of tasks.
 
     Tasks that wait for each other form cycles, which may span several steps. A cycle takes the sum of its tasks'
-    seconds divided by the number of steps that it spans; the period is the largest of these. Where a task runs only in
-    some steps, it is the mean. If the seconds of any task are None, the result only names these tasks. Of equally long
-    cycles, one of a single pool is preferred. Raises ValueError, which names the tasks, if tasks of the same step wait
-    for each other in a cycle.
+    seconds divided by the number of steps that it spans; the period is the largest of these. If some tasks run only in
+    some steps, the period is the mean over steps. If the seconds of any task are None, the result only names these
+    tasks. Of equally long cycles, one of a single pool is preferred. Raises ValueError, which names the tasks, if tasks
+    of the same step wait for each other in a cycle.
 
     Source: R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (period of a marked graph); E. L. Lawler,
     Combinatorial Optimization, 1976 (maximum cycle ratio by testing for positive cycles).
@@ -99,11 +99,7 @@ def period(schedule: Schedule) -> Period:
 def _longer(
     names: Sequence[str], seconds: Sequence[float], incoming: Sequence[Sequence[tuple[int, int]]], period_s: float
 ) -> Period | None:
-    """Return a cycle that takes more than `period_s` per token: with each round it starts later.
-
-    `incoming` has for each task those that it waits for, each with its tokens. A task starts no earlier than its waits
-    allow, with steps `period_s` apart, until no start moves.
-    """
+    """Return a cycle that takes more than `period_s` per step; `incoming` has (task, delay) waits for each task."""
     starts = [0.0] * len(names)
     freed_by: list[tuple[int, int] | None] = [None] * len(names)
     tolerance = ROUNDING * fsum(seconds)

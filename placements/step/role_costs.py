@@ -43,7 +43,7 @@ class DeviceGroup:
 def passing_seconds(
     problem: PlanningProblem, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings, load: NodeWorkload
 ) -> Seconds:
-    """Return the seconds of one node of a role that trains or reads rows, in one step, without offloading.
+    """Return the seconds, by part, of one node of a role that trains or reads rows, in one step, without offloading.
 
     Without `micro_batch_tokens`, a micro-batch has the tokens of the longest row. Calibration factors are included.
     """
@@ -99,7 +99,8 @@ def sampling_seconds(
     """Return the seconds to generate a step's responses, by part; None if a replica's cache cannot hold one row.
 
     An engine in the process of its device reserves no memory for a cache: the cache grows with the rows. If rollouts
-    continue across steps, `in_flight` defaults to the fastest choice of batches in flight.
+    continue across steps, `in_flight` defaults to the fastest choice of batches in flight. Calibration factors are
+    included.
     """
     way = in_flight or best_in_flight(problem, group, engine, layout, running, load)
     share, precision = running.cache_share or 1.0, running.precision
@@ -120,9 +121,9 @@ def best_in_flight(
 ) -> InFlight:
     """Return how rollouts use staleness for the shortest step: the batches in flight, and the updates for each sync.
 
-    Of equally short steps, the one with the fewest batches in flight is chosen. Generation is `ahead` steps of updates
-    ahead, a weight sync takes `sync_s` seconds, and other pools work for `training_s` seconds on the rows of a step
-    before its update ends.
+    Of equally short steps, the one with the fewest batches in flight is chosen. Generation is `ahead` steps ahead of
+    the update, a weight sync takes `sync_s` seconds, and other pools work for `training_s` seconds on the rows of a
+    step before its update ends.
     """
     ways = ways_in_flight(problem.lag, streamed=streams(problem, load.role), ahead=ahead)
     if len(ways) == 1:
@@ -140,7 +141,7 @@ def best_in_flight(
 def streams(problem: PlanningProblem, role: Role) -> bool:
     """Return whether a role's rollouts continue across steps.
 
-    The problem must ask for it, and another role must train the weights, which may lag.
+    The problem must be `streamed`, weights may lag, and another role must train the weights.
     """
     return problem.streamed and problem.lag > 0 and role.name in problem.synced
 
@@ -201,7 +202,7 @@ def woken_seconds(footprint: Footprint, group: DeviceGroup, running: RoleSetting
 def offloaded_seconds(
     footprint: Footprint, group: DeviceGroup, layout: Layout, running: RoleSettings, loads: Sequence[NodeWorkload]
 ) -> Seconds:
-    """Return the seconds per step in which offloaded weights, gradients and optimizer states are copied.
+    """Return the seconds per step in which offloaded weights, gradients and optimizer states are copied, as `offload`.
 
     Returns no parts if nothing is offloaded. Weights are copied for each pass of each micro-batch, and gradients after
     each backward pass; the optimizer steps on the host, as fast as the link delivers its input. This is an upper bound,
@@ -281,6 +282,6 @@ def process_of(engine: str) -> str:
 
 
 def waking_bytes(footprint: Footprint) -> int:
-    """Return the bytes that a waking role copies to a device before it works: all except its cache."""
+    """Return the bytes that a waking role copies to a device before its work: all except its cache, and at least 0."""
     cache = footprint.resident.get("kv_cache", 0) - footprint.asleep.get("kv_cache", 0)
     return max(0, awake_bytes(footprint) - cache)

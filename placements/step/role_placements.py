@@ -17,7 +17,7 @@ from placements.workload.planning_problem import PlanningProblem
 class RolePlacement:
     """One role on a pool: the pool's devices (`group`), how the role runs there, its lag, and how far it is ahead.
 
-    `shared` says whether a role on the pool generates responses.
+    `shared` is True if a role on the pool generates responses. `lag` is in updates, `ahead` in steps.
     """
 
     role: Role
@@ -35,7 +35,7 @@ def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
     """Return the placement of each role of a plan, on a cluster that may differ from the plan's.
 
     If the cluster lacks the devices of a pool, the first class with as many devices is used. Raises ResourceError if no
-    class has enough, or only with a network of unknown speed.
+    class has enough devices with links of known speed, and KeyError for a role that the problem does not have.
     """
     roles = {role.name: role for role in problem.roles}
     groups = {pool.name: _group_of(problem, pool) for pool in plan.pools}
@@ -57,7 +57,6 @@ def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
 
 
 def _group_of(problem: PlanningProblem, pool: Pool) -> DeviceGroup:
-    """Return a pool's devices, or as many of another class where they are not of one class of the cluster."""
     classes = set[DeviceClass | None]()
     for node, index in pool.devices:
         device = problem.cluster.device(node, index)
@@ -72,7 +71,7 @@ def _group_of(problem: PlanningProblem, pool: Pool) -> DeviceGroup:
 
 
 def device_group_for(problem: PlanningProblem, pool: str, devices: int) -> DeviceGroup:
-    """Return `devices` devices of the first class that has enough and whose links have known speeds.
+    """Return a group of `devices` devices of the first class that has enough and whose links have known speeds.
 
     `pool` is the pool's name for errors. Raises ResourceError without such a class.
     """

@@ -21,8 +21,8 @@ from flowgraph.errors import PlanError, UnknownNameError
 class ScheduledTask:
     """A task that runs once a step and then occupies all of its pools; a task without a pool occupies nothing.
 
-    `seconds` is None where not known. The task works on rows of `shift` steps ago, so it skips the first `shift` steps.
-    From then on it runs in each step, or only in one of `every` steps.
+    `seconds` is None if unknown. The task works on rows of `shift` steps ago, so it skips the first `shift` steps. From
+    then on it runs in one of `every` steps.
     """
 
     name: str
@@ -54,7 +54,11 @@ class TaskWait:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Tasks and waits. A pool runs one task at a time, in the order of `tasks`; those in `parallel` run several."""
+    """Tasks and waits. A pool runs one task at a time, in the order of `tasks`; those in `parallel` run several.
+
+    Raises PlanError for two tasks of one name, UnknownNameError for a wait of an unknown task, and ValueError for
+    negative or infinite seconds and for a negative delay.
+    """
 
     tasks: tuple[ScheduledTask, ...]
     waits: tuple[TaskWait, ...] = ()
@@ -99,7 +103,7 @@ class Schedule:
         return tuple(task for task in self.tasks if pool in task.pools)
 
     def load_s(self, pool: str) -> float | None:
-        """Return the mean busy seconds of a pool in a step; None if those of any of its tasks are unknown."""
+        """Return the mean busy seconds of a pool in a step; None if the seconds of any of its tasks are unknown."""
         tasks = self.on(pool)
         seconds = [task.seconds / task.every for task in tasks if task.seconds is not None]
         return fsum(seconds) if len(seconds) == len(tasks) else None
@@ -124,10 +128,10 @@ def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:
 
 
 def in_one(schedule: Schedule) -> tuple[Schedule, int, Mapping[str, str]]:
-    """Return a schedule whose single step is all steps of `schedule` until they repeat, their number, and names.
+    """Return a schedule whose step stands for several steps of `schedule`, the number of those steps, and task names.
 
-    Each task of the result runs in each of its steps; the names map its tasks to those of `schedule`. Steps repeat
-    after the least common multiple of what `every` says.
+    The number is the least common multiple of the tasks' `every`, after which `schedule` repeats. If this is 1, the
+    schedule itself is returned. Each task of the result runs in every step, and the mapping has its name in `schedule`.
     """
     steps = lcm(*(task.every for task in schedule.tasks))
     if steps == 1:
@@ -158,9 +162,9 @@ def in_one(schedule: Schedule) -> tuple[Schedule, int, Mapping[str, str]]:
 
 
 def in_order(schedule: Schedule) -> tuple[ScheduledTask, ...]:
-    """Return the tasks, each after all tasks that it waits for in the same step; else in the order of the schedule.
+    """Return the tasks, each after all tasks that it waits for in the same step, and otherwise in the schedule's order.
 
-    Raises ValueError, which names them, if tasks of one step wait for each other in a circle.
+    Raises ValueError, which names the tasks, if tasks of one step wait for each other in a circle.
     """
     from networkx import DiGraph, NetworkXUnfeasible, find_cycle, lexicographical_topological_sort
 

@@ -71,7 +71,7 @@ def step_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepFor
 
 
 def period_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> float | None:
-    """Return the seconds from one step to the next, as in `step_of` but without its tasks; None if not known."""
+    """Return the seconds from one step of placed roles to the next, as in `step_of`; None if not known."""
     timed = _TimedStep(problem, homes)
     if timed.outline.ahead:
         return step_of(problem, homes).period_s
@@ -80,7 +80,6 @@ def period_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> float
 
 
 def _alone(step: StepOutline, seconds: Sequence[Seconds], every: Sequence[int]) -> Period:
-    """Return the mean seconds of steps that do not overlap, and the critical path of one with all its syncs."""
     spans = list[Period]()
     for number in range(lcm(*every)):
         runs = zip(seconds, every, strict=True)
@@ -122,7 +121,7 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
 
 
 def synced_every(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> int:
-    """Return the number of steps between two weight syncs; 1 without syncs."""
+    """Return the number of steps from one weight sync to the next, of the most frequent sync; 1 without syncs."""
     timed = _TimedStep(problem, homes)
     synced = zip(timed.outline.tasks, timed.every(), strict=True)
     return min((every for task, every in synced if isinstance(task, Sync)), default=1)
@@ -131,7 +130,7 @@ def synced_every(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> in
 def node_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> dict[str, Seconds]:
     """Return the seconds of each node of a step, by name and part, without the call overhead of host nodes.
 
-    Nodes of roles without a pool are left out.
+    Nodes of roles without a placement in `homes` are left out.
     """
     timed = _TimedStep(problem, homes)
     of_roles = {name for role in problem.roles for name in role.nodes}
@@ -152,7 +151,6 @@ class _TimedStep:
             self._by_copy.setdefault(copy, []).extend([self.by_role[role]] if role in self.by_role else [])
 
     def seconds(self) -> list[Seconds]:
-        """Return the seconds of each task in order, by part; a switch that moves nothing takes none."""
         moving = zip(self.outline.tasks, self.outline.moving, strict=True)
         return [self._seconds(task, moves=moves) for task, moves in moving]
 
@@ -177,10 +175,7 @@ class _TimedStep:
                 return Seconds({"call": 0.0})
 
     def host_seconds(self, name: str) -> Seconds:
-        """Return the seconds of host work; of the last prompt alone if it runs while later prompts are generated.
-
-        That is so if the node is separable by rows and reads no batch of a model that does not stream.
-        """
+        """Return the seconds of host work; of the last prompt alone if it runs while later prompts are generated."""
         problem = self.problem
         seconds = host_work_of(problem).node_seconds(name, problem.host)
         node = next((node for node in problem.running.nodes if node.name == name), None)
@@ -197,7 +192,6 @@ class _TimedStep:
         return work_of(self.problem, home, load, self._in_flight(home, load) if streamed else None)
 
     def every(self) -> list[int]:
-        """Return the number of steps in which each task runs once; more than 1 for syncs of weights that lag."""
         every = list[int]()
         for task, copy in zip(self.outline.tasks, self.outline.copies, strict=True):
             homes = self._by_copy[task.target] if isinstance(task, Sync) else []
@@ -232,9 +226,9 @@ class _TimedStep:
 def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Schedule:
     """Return the timed tasks of a plan as a schedule to simulate.
 
-    The pause of the driver between steps becomes a task without a pool. If steps overlap, the host works for several at
-    once, in processes of its own. Raises PlanError, UnknownNameError or
-    ValueError for duplicate tasks, for waits of unknown tasks, and for negative or infinite seconds.
+    The pause of the driver between steps becomes a task without a pool. If steps overlap, the host runs several tasks
+    at once. Raises PlanError, UnknownNameError or ValueError for duplicate tasks, for waits of unknown tasks, and for
+    negative or infinite seconds.
     """
     scheduled = [
         ScheduledTask(task.name, task.kind, task.pools, task.seconds, shift=task.shift, every=task.every)
@@ -259,7 +253,7 @@ def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Sched
 def work_of(
     problem: PlanningProblem, home: RolePlacement, load: NodeWorkload, in_flight: InFlight | None = None
 ) -> Seconds:
-    """Return the seconds of a role's node on its pool, including offloading and the slowdown of a shared pool.
+    """Return the seconds, by part, of a role's node on its pool, with offloading and the slowdown of a shared pool.
 
     Offloading is counted in the role's last node. For rollouts that continue across steps, `in_flight` has the batches
     in flight; None chooses the fastest number. If a cache cannot hold one row, the only part, `decode`, is None.
@@ -287,7 +281,6 @@ def switching_of(problem: PlanningProblem, home: RolePlacement) -> Seconds:
 
 
 def _switch_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement], *, awake: bool) -> Seconds:
-    """Return the seconds in which a copy's roles go to sleep or wake; a rollout engine discards its weights."""
     device = homes[0].group.links.device
     if any(home.role.use == "sample" for home in homes):
         weights = max(footprint_of(problem, home).resident.get("weights", 0) for home in homes)

@@ -20,7 +20,7 @@ class TaskRow:
 
     @property
     def seconds(self) -> float | None:
-        """Return the sum of the seconds of its tasks; None if those of any are unknown."""
+        """Return the sum of the seconds of the row's tasks; None if the seconds of any task are unknown."""
         seconds = [task.seconds for task in self.tasks if task.seconds is not None]
         return sum(seconds) if len(seconds) == len(self.tasks) else None
 

@@ -50,7 +50,7 @@ class ProgramPlacement:
 
 @dataclass(frozen=True, eq=False)
 class StepOutline:
-    """The tasks of one step in the order in which pools run them, without seconds, and the `program` that they are of.
+    """The tasks of one step in the order in which pools run them, without seconds, and their `program`.
 
     `needs` has the indices that each task waits for. If steps overlap, the tasks are those of an iteration, between two
     updates. Then `ahead` has for each task how many steps it is ahead of the update, and `earlier` has triples of a
@@ -71,7 +71,7 @@ class StepOutline:
 
     @cached_property
     def copies(self) -> tuple[CopySchedule | None, ...]:
-        """Return for each task the schedule of the copy that it syncs; None for tasks that run in every step."""
+        """Return for each task the schedule of the copy that it syncs; None unless the task syncs trained weights."""
         return tuple(copy_schedule(self.program, task) for task in self.tasks)
 
     @cached_property
@@ -135,8 +135,8 @@ class StepOutline:
     def before(self) -> tuple[frozenset[int], ...]:
         """Return for each task the indices of tasks that must end before it in the same step, or the same iteration.
 
-        They include the task before it on each of its pools, except on the host if steps overlap: it works for several
-        at once. All of them are earlier in `tasks`.
+        They include the previous task on each of its pools; the host is excepted if steps overlap, since it then runs
+        several tasks at once. All of them are earlier in `tasks`.
         """
         before, last = list[frozenset[int]](), dict[str, int]()
         for place, needs in enumerate(self.needs):
@@ -151,7 +151,7 @@ class StepOutline:
         return self.waits_with(0.0)
 
     def waits_with(self, driver_s: float) -> tuple[TaskOrder, ...]:
-        """Return the waits, with a pause of `driver_s` seconds between the end of a step and what comes after it.
+        """Return the waits, with a pause of `driver_s` seconds between the end of a step and the tasks after it.
 
         The driver starts a step when all tasks of the previous one have ended. If steps overlap, it starts the tasks of
         an iteration when all tasks of the step that the previous one updated have ended; others continue meanwhile.
@@ -171,7 +171,6 @@ class StepOutline:
 
     @cached_property
     def _waits(self) -> tuple[tuple[int, int, int], ...]:
-        """Return all waits as triples of a task, one that waits for it, and the iterations between them."""
         within = ((need, place, 0) for place, needs in enumerate(self.needs) for need in sorted(needs))
         return (*within, *self.earlier)
 
@@ -218,7 +217,6 @@ def outline(graph: Graph, placements: tuple[ProgramPlacement, ...]) -> StepOutli
 
 
 def _waits_through(waits: Sequence[frozenset[int]], placed_here: Sequence[bool]) -> list[frozenset[int]]:
-    """Return the tasks that are placed_here for which each task waits, also through tasks that are not."""
     through = list[frozenset[int]]()
     for needs in waits:
         through.append(frozenset[int]().union(*({need} if placed_here[need] else through[need] for need in needs)))
@@ -226,7 +224,7 @@ def _waits_through(waits: Sequence[frozenset[int]], placed_here: Sequence[bool])
 
 
 def copy_schedule(program: Program, task: Task) -> CopySchedule | None:
-    """Return the schedule of the copy of weights that a task syncs, if these are older than its step; else None.
+    """Return the schedule of the copy of weights that a task syncs; None if the task is not a sync of trained weights.
 
     A server that sleeps loses its weights, so without overlap it gets new ones in every step.
     """
@@ -242,10 +240,7 @@ def copy_schedule(program: Program, task: Task) -> CopySchedule | None:
 
 
 def _iteration(program: Program, pipeline: Pipeline) -> StepOutline:
-    """Return the tasks of one iteration of steps that overlap, with their waits for those of earlier iterations.
-
-    The waits are those of a long run, of as many iterations as differ: a sync that copies nothing takes part in none.
-    """
+    """Return the tasks of one iteration of steps that overlap, with the waits that repeat in a long run."""
     kernel, every = pipeline.kernel, lcm(*(copy.sync_every for copy in pipeline.copies))
     copies = [copy_schedule(program, turn.task) for turn in kernel]
     turns, first = len(kernel), every * (2 + -(-pipeline.depth // every))

@@ -89,7 +89,10 @@ class Timeline:
         return (self.finish_s[-1] - self.finish_s[-1 - steps]) / steps if steps else None
 
     def busy(self) -> Mapping[str, float]:
-        """Return, by name of each pool, the share of the timeline in which the pool is busy, from 0 to 1."""
+        """Return, by name of each pool, the share of the timeline in which the pool is busy; 0 for an empty timeline.
+
+        The tasks of a pool in `parallel` are added up, so its share may exceed 1.
+        """
         seconds = dict.fromkeys(self.schedule.pools, 0.0)
         for event in self.events:
             seconds[event.pool] += event.end_s - event.start_s

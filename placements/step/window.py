@@ -27,14 +27,15 @@ class HeldSteps:
 
     @property
     def total_bytes(self) -> int:
-        """Return the bytes of all rows and weights of the window."""
+        """Return the bytes of all held rows and weights."""
         return self.rows_bytes + self.weights_bytes
 
 
 def window_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> HeldSteps:
-    """Return the window of placed roles; of one step if none works ahead, with the weights of its sync.
+    """Return the rows and weights that placed roles hold at once; those of one step if no role works ahead.
 
-    Rows have the most tokens that a step allows. On CPUs, weights travel in float32.
+    Rows have the most tokens that a step allows. Weights are counted only for roles ahead; on CPUs, they are in
+    float32.
     """
     tokens = dict[str, int]()
     for sampler, count in (response for load in problem.loads for response in load.responses):
@@ -57,9 +58,9 @@ def window_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> HeldS
 
 
 def has_room_for_window(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> bool:
-    """Return whether the window of placed roles fits in the host memory of their pools; on CPUs, that is a device's.
+    """Return whether the rows and weights of `window_of` fit in the host memory of the pools; True on CPUs.
 
-    There, each pool's forecast has it: `memory_forecast`.
+    On CPUs, the memory forecast of each pool contains them.
     """
     if problem.kind == "cpu":
         return True
