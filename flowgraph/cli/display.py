@@ -47,7 +47,7 @@ _SELECTORS = re.compile("[\ufe00-\ufe0f]")  # they make some characters wider th
 
 @dataclass(frozen=True)
 class _Shown:
-    step: int  # of the sample, from 1
+    step: int
     sample: SampledResponse
 
 

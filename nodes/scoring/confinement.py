@@ -49,10 +49,10 @@ class Allowed:
     """The permissions of a rule in addition to scoring text: none by default, except 4 GiB of memory."""
 
     endpoints: tuple[str, ...] = ()  # HOST:PORT, or *:* for all
-    state: bool = False  # one process for many responses
+    state: bool = False
     unconfined: bool = False
-    reads: tuple[str, ...] = ()  # absolute paths
-    variables: tuple[str, ...] = ()  # names in the environment
+    reads: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
     memory_bytes: int = MEMORY_BYTES
 
 

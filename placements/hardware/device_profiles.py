@@ -78,7 +78,7 @@ def profile(name: str) -> DeviceProfile:
 @cache
 def profiles() -> Mapping[str, DeviceProfile]:
     """Return every shipped profile of a known model by its name, without aliases; cached and read-only."""
-    return MappingProxyType({name: profile for name, (profile, _) in _profiles_in(FOLDER).items()})
+    return MappingProxyType({name: profile for name, (profile, _) in _profiles_in(FOLDER).items()})  # cached: read-only
 
 
 def profile_of(device: Device) -> DeviceProfile:

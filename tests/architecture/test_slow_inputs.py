@@ -27,6 +27,12 @@ def test_each_group_of_slow_tests_has_inputs_and_each_input_a_group() -> None:
     assert {name for text in texts for name in re.findall(r'\bslow\(group="(\w+)"\)', text)} == GROUPS.keys()
 
 
+def test_each_long_test_that_is_listed_exists() -> None:
+    for name in (ROOT / "tests" / "long_tests.txt").read_text(encoding="utf-8").splitlines():
+        file, _, test = name.partition("::")
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), name
+
+
 def test_words_in_docstrings_and_comments_are_no_change_and_code_is(tmp_path: Path) -> None:
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text('"""Say this."""\n\n\ndef f():\n    """Return 1."""\n    return 1\n')

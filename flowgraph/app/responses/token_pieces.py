@@ -71,7 +71,7 @@ def pieces(tokens: Sequence[int], decode: Decode) -> list[str]:
     texts, before, waiting = list[str](), list[int](), list[int]()
     for token in tokens:
         waiting.append(token)
-        start = decode(before)  # some tokenizers drop the space before a first word
+        start = decode(before)
         text = decode([*before, *waiting])
         text = text[len(start) :] if text.startswith(start) else decode(waiting)
         if text.endswith(_BROKEN) and len(waiting) < MAX_TOKENS_A_LETTER:

@@ -104,7 +104,7 @@ def _exchange(parts: Tensor, ranks: ProcessRanks) -> Tensor:
 
         @staticmethod
         def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-            return sent(gradients[0])  # the exchange is its own transpose
+            return sent(gradients[0])
 
     received: Tensor = Exchange.apply(parts)  # type: ignore[no-untyped-call]
     return received

@@ -33,8 +33,8 @@ class Groups:
 
     devices: Mapping[RoleName, ExportDevices]
     everything: bool = False  # DeepSpeed's models share one pool; vLLM too, unless it runs ahead
-    actor_reference: bool = False  # the two share devices
-    critic_reward: bool = False  # the two share devices
+    actor_reference: bool = False
+    critic_reward: bool = False
     ahead: bool = False
 
 
