@@ -190,6 +190,14 @@ class RequestOptions:
     sync_every: Annotated[
         int | None, placing("--sync-every N", "Copy the trained weights to sampling every N steps. Default: 1.")
     ] = None
+    contract: Annotated[
+        str | None,
+        placing(
+            "--contract CONTRACT",
+            "scheduled: a sync waits for responses under way. in_flight: they go on with the new weights.",
+            "scheduled in_flight",
+        ),
+    ] = None
     memory: Annotated[
         str | None, placing("--memory 2GiB", "Memory of this machine to plan for. Default: 7/8 of it, in whole GiB.")
     ] = None

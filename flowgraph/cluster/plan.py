@@ -32,6 +32,8 @@ Checkpointing = Literal["none", "selective", "full"]
 Logits = Literal["whole", "chunked"]
 Offloaded = Literal["parameters", "gradients", "optimizer"]
 WeightsBy = Literal["disk", "group", "memory"]
+Contract = Literal["scheduled", "in_flight"]
+Hold = Literal["retract", "in_place"]
 TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "offload", "transfer"]
 
 MOST_SECONDS = 1e30  # of a part of a task: sums over a step stay finite
@@ -97,6 +99,10 @@ class RoleSettings(Data):
     in chunks of tokens that the backward pass recomputes (a fused loss). For a role that samples, `cache_share` is the
     fraction of a device's memory for weights and KV cache. A role that `sleeps` frees the device while other roles work
     on it.
+
+    `contract` is, for a role that samples ahead, what a sync does to responses under way: "scheduled" waits for them;
+    with "in_flight" they go on with the new weights. `hold` is what becomes of their caches then: "retract" computes
+    them again, "in_place" keeps those of the old weights. The JSON has these two only if they are not the defaults.
     """
 
     precision: Precision = "float32"
@@ -107,6 +113,14 @@ class RoleSettings(Data):
     cache_share: Annotated[float, Field(gt=0, le=1)] | None = None
     sleeps: bool = False
     weights_by: WeightsBy | None = None
+    contract: Contract = "scheduled"
+    hold: Hold = "retract"
+
+    @model_serializer(mode="wrap")
+    def _without_contract(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        usual = {name for name in ("contract", "hold") if getattr(self, name) == fields[name].default}
+        return {name: value for name, value in written(self).items() if name not in usual}
 
     def __str__(self) -> str:
         everything = len(self.offload) == len(get_args(Offloaded))

@@ -136,6 +136,12 @@ class LawError(FlowError, ValueError):
         return cls(what, hint="an update waits for all readers of the version that it replaces, a sync for the update")
 
     @classmethod
+    def drawn_by_other(cls, node: str, step: int, version: int, allowed: str) -> LawError:
+        """Return the error for a token that was drawn by another version of the weights than its step allows."""
+        what = f"{node} drew a token of step {step} by version {version} of the weights; its step allows {allowed}"
+        return cls(what, hint="an update waits for the rows of its step, and a sync comes before the rows that need it")
+
+    @classmethod
     def no_window(cls, step: int) -> LawError:
         """Return the error for a step of a run whose steps overlap, if the steps before it did not begin it."""
         what = f"step {step} has not begun, and the weights that draw its rows are gone"

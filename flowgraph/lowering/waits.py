@@ -33,7 +33,8 @@ def waits_between(program: Program, tasks: Sequence[tuple[int, Task]]) -> tuple[
     """Return, for each of the `tasks` of a run, each with its step, the indices of those that it must wait for.
 
     Each step has its own values; weights, carried state and the order of side effects connect steps. A sync that copies
-    nothing, since its target has the version of its step, waits only for the one that brought it.
+    nothing, since its target has the version of its step, waits only for the one that brought it. A sync to a copy in
+    flight does not wait for the tasks that read the copy.
     """
     brought, makers = dict[tuple[int, str, str | Home], int](), dict[tuple[int, str], int]()
     users, writers, effects = defaultdict[Home, set[int]](set), dict[Home, int](), dict[str, int]()
@@ -54,7 +55,7 @@ def waits_between(program: Program, tasks: Sequence[tuple[int, Task]]) -> tuple[
         used = (schedule.home,) if schedule is not None and idle else homes_of(task)
         needs |= {writers[home] for home in used if home in writers}
         for home in () if idle else homes_replaced(task, program):
-            needs |= users.pop(home, set())
+            needs |= set() if schedule is not None and home.in_flight else users.pop(home, set())
             writers[home] = i
         if isinstance(task, Run) and not all(program.nodes[name].op.pure for name in task.nodes):
             needs |= {effects[task.place]} if task.place in effects else set()

@@ -20,7 +20,7 @@ from flowgraph.runtime.batch import from_table, read_rows, select, to_table, wri
 from flowgraph.runtime.hosting import ModelSetup, stream_full_weights
 from flowgraph.runtime.measure.measured_task import Measures
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
-from flowgraph.runtime.places import DiskVerb, RowSource
+from flowgraph.runtime.places import DiskVerb, ReadVersions, RowSource
 from flowgraph.runtime.row_identity import StoredValue, ids_in, with_ids
 from flowgraph.runtime.serving import Servers
 from flowgraph.runtime.worker import DeviceWorker
@@ -43,21 +43,28 @@ class InProcess:
         return StoredValue.of(source.batch(step))
 
     def run(
-        self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key
+        self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: ReadVersions, key: Key
     ) -> Mapping[str, StoredValue]:
         """Run the nodes of a task in this process and return their results by name, without models.
 
         The arguments are those of `Places.run`.
         """
-        worker = self._workers.setdefault(graph, DeviceWorker(graph, self.handles))
         name = f"{task.place}-0-{'-'.join(task.nodes)}"
         with self.measures.of(task, graph), self.profiles.of(key.step, name):
-            results = worker.run(task, items, versions, key)
-        observed = self._observed.setdefault(self._step, Observations())
-        observed.merge(results.observed)
-        for node, seconds in results.observed.seconds.items():
-            observed.seconds[node] = observed.seconds.get(node, 0.0) + seconds
+            results = self.worker(graph).run(task, items, versions, key)
+        self.observe(self._step, results.observed)
         return results.values
+
+    def worker(self, graph: Graph) -> DeviceWorker:
+        """Return the worker that runs the nodes of a graph on the handles of these places."""
+        return self._workers.setdefault(graph, DeviceWorker(graph, self.handles))
+
+    def observe(self, step: object, results: Observations) -> None:
+        """Add observations of a task to those of its step."""
+        observed = self._observed.setdefault(step, Observations())
+        observed.merge(results)
+        for node, seconds in results.seconds.items():
+            observed.seconds[node] = observed.seconds.get(node, 0.0) + seconds
 
     def transfer(self, task: Transfer, item: StoredValue) -> StoredValue:
         """Return the value, or the parts that the task transfers, after converting it to a table and back."""

@@ -60,7 +60,10 @@ def overlap_text(pipeline: Pipeline | None) -> str:
     """Return how steps overlap as text; two programs with equal texts begin and end the same tasks at the same time."""
     if pipeline is None:
         return "steps that do not overlap"
-    copies = [f"{copy.home.param} {copy.ahead} ahead, synced every {copy.sync_every}" for copy in pipeline.copies]
+    copies = [
+        f"{copy.home.param} {copy.ahead} ahead, synced every {copy.sync_every}{', in flight' * copy.home.in_flight}"
+        for copy in pipeline.copies
+    ]
     return f"depth {pipeline.depth} ({'; '.join(sorted(copies))})"
 
 

@@ -11,10 +11,11 @@ from flowgraph.errors import LawError
 from flowgraph.language.graph import Graph, Node, Param
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Env, Observations, evaluate
-from flowgraph.language.values import Model, Record, Value
+from flowgraph.language.values import Model, Record, Value, VersionRange
 from flowgraph.lowering.program import Home, Run, results_given, results_of, values_read
 from flowgraph.lowering.project_columns import value_types
 from flowgraph.runtime.row_identity import StoredValue, align_rows
+from flowgraph.runtime.token_versions import check_token_versions
 
 if TYPE_CHECKING:
     from flowgraph.language.handle import Handle
@@ -39,13 +40,20 @@ class DeviceWorker:
     graph: Graph
     handles: Mapping[Home, Handle]
 
-    def run(self, task: Run, inputs: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key) -> NodeResults:
+    def run(
+        self,
+        task: Run,
+        inputs: Mapping[str, StoredValue],
+        versions: Mapping[str, int | VersionRange],
+        key: Key,
+    ) -> NodeResults:
         """Run the nodes of a task and return their results.
 
-        `inputs` are values by name; `versions` are the versions of the models that the task reads, by name. Inputs of a
-        node that contain the same rows are put in the same order first, and a record is reduced to the parts that the
-        node declares. Raises LawError if a home has another version, if a node does not return the next version of the
-        model that it updates, and if a node returns a reduced record; also any error of a node.
+        `inputs` are values by name; `versions` are the versions of the models that the task reads, by name, each a
+        range if newer weights may come while the task runs. Inputs of a node that contain the same rows are put in the
+        same order first, and a record is reduced to the parts that the node declares. Raises LawError if a home has
+        another version, if a token was drawn by a version outside the range, if a node does not return the next version
+        of the model that it updates, and if a node returns a reduced record; also any error of a node.
         """
         import torch
 
@@ -54,6 +62,7 @@ class DeviceWorker:
             kind, version = self.types[name], versions[name]
             # `.handle` refuses a copy of another version.
             models[name] = kind(kind(self.handles[home], version).handle, version)
+        flying = next((version for version in versions.values() if isinstance(version, VersionRange)), None)
         store, observed, read = dict(inputs), Observations(), dict[str, Sequence[StoredValue]]()
         nodes = [self._nodes[name] for name in task.nodes]
         # Nodes on a model read one forward pass together. Host nodes may read each other's results, so they run alone.
@@ -64,6 +73,8 @@ class DeviceWorker:
                 evaluate(together, env, key, observed)
             for node in together:
                 for name, value in _checked_results(node, env[node], versions):
+                    if flying is not None:
+                        observed.add(node.name, check_token_versions(node.name, value, flying, key.step))
                     store[name] = StoredValue.of(value, list(aligned.values()))
                     read[name] = tuple(aligned.values())
         names = [name for name, _ in results_given(task, self._nodes) if name in read]
@@ -95,11 +106,12 @@ def _environment(values: Mapping[str, Value], nodes: Sequence[Node]) -> Env:
     return env
 
 
-def _checked_results(node: Node, result: Any, versions: Mapping[str, int]) -> list[tuple[str, Value]]:
+def _checked_results(node: Node, result: Any, versions: Mapping[str, int | VersionRange]) -> list[tuple[str, Value]]:
     """Return a node's results by name, without models; the updated model's version is first in `versions`."""
     values = dict[str, Value](zip(results_of(node), result if isinstance(result, tuple) else (result,), strict=True))
     for value in values.values():
-        if isinstance(value, Model) and value.version != next(iter(versions.values())) + 1:
+        carried = next(iter(versions.values())) if isinstance(value, Model) else 0
+        if isinstance(value, Model) and value.version != (carried + 1 if isinstance(carried, int) else None):
             what = f"{node.op.name} must return the next version of the model that it carries"
             raise LawError(what, where=str(node.at), hint="return model.advanced(), once")
         if isinstance(value, Record) and value.narrowed:

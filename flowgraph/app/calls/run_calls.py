@@ -25,6 +25,7 @@ from flowgraph.app.responses.rollout_rows import RolloutRows, rollout_rows
 from flowgraph.app.responses.sampling import GenerateResult, Progress, generate_request, no_progress
 from flowgraph.app.running.resuming import resume_run
 from flowgraph.app.running.training import Observers, RunResult, run_flow, silent
+from flowgraph.cluster.plan import Contract
 
 if TYPE_CHECKING:
     from flowgraph.runtime.driver import Listener
@@ -63,6 +64,7 @@ def run(
     plan: PlanLike | None = None,
     depth: int | None = None,
     sync_every: int | None = None,
+    contract: Contract | None = None,
     runtime: Runtime | None = None,
     address: str | None = None,
     threads: int | None = None,
@@ -110,6 +112,7 @@ def run(
         plan: the plan to run, instead of a search.
         depth: how many steps sampling works ahead of training.
         sync_every: copy the trained weights to sampling every this many steps.
+        contract: what a sync does to responses under way: `scheduled` waits for them, `in_flight` does not.
         runtime: `"local"` (this process) or `"ray"`; by default local for a plan with one device.
         address: the address of a running Ray cluster.
         threads: the number of threads of each process.
@@ -147,6 +150,7 @@ def resume(
     plan: PlanLike | None = None,
     depth: int | None = None,
     sync_every: int | None = None,
+    contract: Contract | None = None,
     runtime: Runtime | None = None,
     address: str | None = None,
     threads: int | None = None,
@@ -159,7 +163,8 @@ def resume(
         run: the run's folder, or the result of `run`.
         flow: the run's flow, if it is in no file.
         steps: the total number of steps; by default that of the run.
-        cluster, memory, placement, plan, depth, sync_every, runtime, address, threads: where and how to continue, as
+        cluster, memory, placement, plan, depth, sync_every, contract, runtime, address, threads: where and how to
+            continue, as
             for `run`; by default as the run did.
         listeners: receive the results of each step.
         say: receives each note as a line.

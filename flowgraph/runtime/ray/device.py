@@ -32,7 +32,7 @@ from flowgraph.runtime.batch import from_table, select, to_table, write_rows
 from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, stream_full_weights, to_wire
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
-from flowgraph.runtime.places import DiskVerb, RowSource
+from flowgraph.runtime.places import DiskVerb, ReadVersions, RowSource
 from flowgraph.runtime.ray.stack_dump import thread_stacks, write_on_signal
 from flowgraph.runtime.row_identity import (
     IDS,
@@ -212,19 +212,20 @@ class RankActor:
             self.workers = [DeviceWorker(graph, self.handles) for graph in self.flows.read()]
 
     def run(
-        self, graph: int, task: Run, versions: Mapping[str, int], key: Key, shards: Shards, *tables: pa.Table
+        self, graph: int, task: Run, versions: ReadVersions, key: Key, shards: Shards, *tables: pa.Table
     ) -> tuple[Any, ...]:
         """Run a task and return a table for each result, then the tables that the task sends, then the observations.
 
         `graph` is the index of the graph in the run; `versions` are the versions of the models that the task reads;
         `key` contains the seed and the step. `tables` are the tables of all inputs in order; for each input, `shards`
-        has their number, and whether their rows are this rank's already. Of ranks that share their rows, only the first
-        returns metrics. A FlowError gets notes with the nodes, device and step, and the line of the flow.
+        has their number, and whether their rows are this rank's already; what follows them is ignored. Of ranks that
+        share their rows, only the first returns metrics. A FlowError gets notes with the nodes, device and step, and the line of the flow.
         """
         self.read()
         worker, seat = self.workers[graph], self.seat
         process = f"{seat.pool}-{seat.rank}" if seat is not None else f"host-{os.getpid()}"
-        profile = self.profiles.of(key.step, f"{process}-{'-'.join(task.nodes)}")
+        flies = task.home is not None and task.home.in_flight  # beside another: only one can be profiled
+        profile = (NO_PROFILES if flies else self.profiles).of(key.step, f"{process}-{'-'.join(task.nodes)}")
         try:
             with self.measures.of(task, worker.graph) as meter, profile:
                 meter.reads(*tables)
@@ -323,6 +324,9 @@ class RankActor:
             self._load(home, from_wire(wire), version)
 
     def _load(self, home: Home, weights: Mapping[str, Any], version: int) -> None:
+        if home.in_flight:
+            self.handles[home].take(weights, version)
+            return
         self.handles[home].load(weights)
         self.handles[home].version = version
 

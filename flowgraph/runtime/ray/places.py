@@ -18,7 +18,7 @@ from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer, results
 from flowgraph.lowering.project_columns import value_types
 from flowgraph.runtime.batch import read_rows
 from flowgraph.runtime.hosting import LoadedModels
-from flowgraph.runtime.places import DiskVerb, RowSource
+from flowgraph.runtime.places import DiskVerb, ReadVersions, RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import (
     Flows,
@@ -37,6 +37,8 @@ from flowgraph.runtime.serving import engine_of
 
 SHUT_S = 10.0  # how long a process may take to end its servers before it is killed together with them
 MAX_SOURCES = 8  # whose rows stay in Ray's store
+WEIGHTS, IN_FLIGHT = "weights", "in_flight"
+"""The groups of calls that an actor runs beside its others: those that bring weights in flight, and what reads them."""
 DISK_VERBS: Mapping[DiskVerb, str] = {
     "save": "saving",
     "save_state": "saving the state of",
@@ -80,6 +82,7 @@ class RayPlaces:
     _step: object = None
     _observed: dict[object, Observations] = field(default_factory=dict[object, Observations])
     _using: dict[Home, list[Any]] = field(default_factory=dict[Home, list[Any]])
+    _came: dict[Home, list[Any]] = field(default_factory=dict[Home, list[Any]])
 
     @property
     def members(self) -> list[Member]:
@@ -109,7 +112,7 @@ class RayPlaces:
         return TableReferences((host_task(read_source).remote(ref, step),))
 
     def run(
-        self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: Mapping[str, int], key: Key
+        self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: ReadVersions, key: Key
     ) -> Mapping[str, TableReferences]:
         """Submit a task to each member of its home, or to a host process; return references to its results by name.
 
@@ -131,8 +134,10 @@ class RayPlaces:
                 call = host_task(run_on_host).options(num_returns=returns)
                 results = call.remote(self.flows_ref(), self.scratch, which, task, {}, key, shards, *refs)
             else:
-                call = member.actor.run.options(num_returns=returns)
-                results = call.remote(which, task, dict(versions), key, shards, *refs)
+                group = {"concurrency_group": IN_FLIGHT} if home is not None and home.in_flight else {}
+                call = member.actor.run.options(num_returns=returns, **group)
+                came = self._came.get(home, []) if home is not None else []  # Ray waits for them, too
+                results = call.remote(which, task, dict(versions), key, shards, *refs, *came)
             calls.append(results if isinstance(results, list) else [results])
             if home is None or leads_row_group(home, index):
                 leading.append(calls[-1])
@@ -156,26 +161,33 @@ class RayPlaces:
     def sync(self, task: Sync, version: int) -> None:
         """Submit a copy of a model's weights, of version `version`, from the source home of `task` to its target.
 
-        Members of the source send them to inference servers directly, once these have answered all requests. Other
-        weights are copied within each process that has both homes, or else through Ray's object store.
+        Members of the source send them to inference servers directly, once these have answered all requests; servers in
+        flight get them at once. Other weights are copied within each process that has both homes, or else through Ray's
+        object store. Later tasks of a copy in flight wait for its weights.
         """
         source, target, about = task.source, task.target, f"{task.value}, sync to {task.target}"
         senders, receivers = self._members(source), self._members(target)
+        group = {"concurrency_group": WEIGHTS} if target.in_flight else {}
         if target in self.doors:
-            by = self.way(source, target)
+            by, using = self.way(source, target), [] if target.in_flight else self._using.get(target, [])
             sent = [
-                member.actor.send.remote(task, doors, version, self.scratch, by, *self._using.get(target, []))
+                member.actor.send.remote(task, doors, version, self.scratch, by, *using)
                 for member, doors in zip(senders, self._doors_of(source, target), strict=True)
             ]
             self._wait_for_all(sent, about, senders)
-            self._wait_for_all([receivers[0].actor.took.remote(target, version, *sent)], about, receivers[:1])
+            refs = [receivers[0].actor.took.options(**group).remote(target, version, *sent)]
+            self._wait_for_all(refs, about, receivers[:1])
         elif source.pool == target.pool and len(receivers) <= len(senders):
-            self._wait_for_all([member.actor.sync.remote(task, version) for member in senders], about, senders)
+            refs = [member.actor.sync.remote(task, version) for member in senders]
+            self._wait_for_all(refs, about, senders)
         else:
             sent = [member.actor.give.remote(task) for member in senders]
             self._wait_for_all(sent[1:], about, senders[1:])
-            refs = [member.actor.take.remote(target, sent[0], version, task) for member in receivers]
+            takes = [member.actor.take.options(**group) for member in receivers]
+            refs = [take.remote(target, sent[0], version, task) for take in takes]
             self._wait_for_all(refs, about, receivers)
+        if target.in_flight:
+            self._came[target] = refs
 
     def way(self, source: Home, target: Home) -> WeightsBy:
         """Return the weight transport from `source` to the servers of `target`: "memory", "group" or "disk".
@@ -266,6 +278,8 @@ class RayPlaces:
         `verb` is the method of the handles. `version` is the version of the loaded weights; None when saving.
         """
         members = self._members(home)
+        if home.in_flight:  # its other calls are in groups of their own, which do not wait for each other
+            self.finish()
         refs = [member.actor.on_disk.remote(home, verb, folder.absolute(), version) for member in members]
         self._wait_for_all(refs, f"{DISK_VERBS[verb]} {home.param}", members)
         self.finish()
