@@ -118,8 +118,8 @@ class Target(Part):
     """Where to run: a cluster ("" is this machine, `memory` how much of it to use), or a plan with its own cluster.
 
     `placement` is a named placement on that cluster, such as `split`. With `depth` or `sync_every`, sampling works
-    `depth` steps ahead of training, and gets weights every `sync_every` steps. `contract` says what becomes of responses
-    that are being drawn then.
+    `depth` steps ahead of training, and gets weights every `sync_every` steps; `contract` says what becomes of the
+    responses that are being drawn then.
     """
 
     cluster: str = ""

@@ -218,8 +218,9 @@ class RankActor:
 
         `graph` is the index of the graph in the run; `versions` are the versions of the models that the task reads;
         `key` contains the seed and the step. `tables` are the tables of all inputs in order; for each input, `shards`
-        has their number, and whether their rows are this rank's already; what follows them is ignored. Of ranks that
-        share their rows, only the first returns metrics. A FlowError gets notes with the nodes, device and step, and the line of the flow.
+        has their number, and whether their rows are this rank's already. What follows the tables is ignored: Ray has
+        waited for it. Of ranks that share their rows, only the first returns metrics. A FlowError gets notes with the
+        nodes, device and step, and the line of the flow.
         """
         self.read()
         worker, seat = self.workers[graph], self.seat
