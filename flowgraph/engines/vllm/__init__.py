@@ -51,7 +51,7 @@ ENGINE = EngineCapabilities(
             "sleeps": (),
             "weights_by": (),
             "contract": (),
-            "hold": (),
+            "hold": ("retract",),
         },
     ),
     modelled=Support(devices=EVERYWHERE, data=MAX_RANKS, tensor=64, expert=MAX_RANKS, settings=None),
