@@ -26,7 +26,7 @@ def judged(rollout: Rollout) -> Scores:
 @flow
 def long_responses(prompts: Prompts, policy: Policy) -> Policy:
     """Train on long responses of weights up to two updates old, with a correction."""
-    rollout = generate(stale(policy, at_most=2), prompts, n=8, max_tokens=110, ignore_eos=True)
+    rollout = generate(stale(policy, at_most=2), prompts, n=4, max_tokens=110, ignore_eos=True)
     advantages = group_normalize(judged(rollout), rollout.group)
     proximal = logprobs(policy, rollout)
     weights = importance_weights(proximal, rollout.mask, behaviour=rollout.logprobs, cap=2.0)

@@ -89,18 +89,18 @@ def attribution_error(ran: Flown, models: ModelSetup, prompts: PromptSource, run
     """
     source = models.sources["policy"]
 
-    def model() -> LocalModel:
+    def model(trainable: bool) -> LocalModel:
         loaded = load(source, seed=0, cache=models.cache, say=print)
-        return LocalModel(loaded.model, loaded.tokenizer, trainable=True)
+        return LocalModel(loaded.model, loaded.tokenizer, trainable)
 
     again, weights = lower(GRAPH, plan_of(GRAPH)), list[Weights]()
-    handles = {home: model() for home in again.homes}
+    handles = {home: model(home in again.trained) for home in again.homes}
     executor, (home,) = Executor(InProcess(handles)), again.trained
     sources: dict[str, Any] = {"prompts": prompts, DRAWN: RecordedRollouts(run, DRAWN, Rollout)}
     for step in range(len(ran.tables)):
         weights.append(handles[home].weights())
         executor.run(again, sources, Key(7, step))
-    reader = model()
+    reader = model(False)
     return [_largest_error(table, weights, reader.load, reader) for table in ran.tables]
 
 
