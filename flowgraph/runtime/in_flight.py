@@ -61,7 +61,7 @@ class InFlight(InProcess):
 
     def run(
         self, graph: Graph, task: Run, items: Mapping[str, Any], versions: ReadVersions, key: Key
-    ) -> Mapping[str, Pending]:
+    ) -> Mapping[str, Any]:
         """Submit the nodes of a task to the thread of its place, and return their results by name, without models.
 
         The arguments are those of `Places.run`. An error is raised where the results are read, or by `finish`.
@@ -98,7 +98,7 @@ class InFlight(InProcess):
         self._under_way.append((self._step, future, observed))
         return future
 
-    def transfer(self, task: Transfer, item: Any) -> Pending:
+    def transfer(self, task: Transfer, item: Any) -> Any:
         """Return the value as it arrives at the target of the task, once it has been computed."""
         copy = super().transfer
         return Pending(self._anywhere.submit(lambda: {task.value: copy(task, resolved(item))}), task.value)

@@ -374,7 +374,7 @@ class _Step:
                 elif copy is not None:
                     newest = self._key.step * updates_in_step(self._program, name)
                     self.staleness |= dict.fromkeys(rest.nodes, newest - versions[name])
-            results |= self._places.run(self._program.graph, rest, items, versions | ranges, self._key)
+            results |= self._places.run(self._program.graph, rest, items, {**versions, **ranges}, self._key)
             for name, kind in results_given(rest, nodes):
                 if issubclass(kind, Model) and task.home is not None:
                     self._versions[task.home] = next(iter(versions.values())) + 1
