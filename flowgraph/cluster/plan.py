@@ -35,6 +35,7 @@ WeightsBy = Literal["disk", "group", "memory"]
 TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "offload", "transfer"]
 
 MOST_SECONDS = 1e30  # of a part of a task: sums over a step stay finite
+MOST_CHUNKS = 256  # of the groups of a step: each is a task of every node that reads it
 MOST_PROMPTS = 10**9  # of a step: more than anyone samples, and few enough that a typing error is refused
 MOST_THREADS = 65_536  # of one process: the most that libraries accept
 Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, allow_inf_nan=False)]
@@ -136,7 +137,9 @@ class PlacedRole(Data):
 
     `lag` is, for a role that samples, the most updates by which the weights that it reads may be older than those that
     train on its rows. `ahead` is the number of steps by which the role works ahead of its step's update; the rest of
-    `lag` makes syncs rarer. The JSON has `ahead` only if steps overlap.
+    `lag` makes syncs rarer. A role that samples hands out the groups of a step in `chunks`, each as soon as its
+    responses are finished, to nodes that read them elsewhere. The JSON has `ahead` and `chunks` only if they do
+    something.
     """
 
     role: str
@@ -145,18 +148,21 @@ class PlacedRole(Data):
     layout: Layout = Layout()
     lag: NonNegativeInt = 0
     ahead: NonNegativeInt = 0
+    chunks: Annotated[int, Field(gt=0, le=MOST_CHUNKS)] = 1
     running: RoleSettings = RoleSettings()
     memory: dict[str, NonNegativeInt] = Field(default_factory=dict[str, int])
 
     @property
     def late(self) -> str:
-        """Return the lag as text, such as `lag=2` or `lag=2 ahead=1`; "" without a lag."""
-        return " ".join(f"{name}={value}" for name in ("lag", "ahead") if (value := getattr(self, name)))
+        """Return lag and chunks as text, such as `lag=2` or `lag=2 ahead=1`; "" if there is neither."""
+        names = ("lag", "ahead", *(("chunks",) if self.chunks > 1 else ()))
+        return " ".join(f"{name}={value}" for name in names if (value := getattr(self, name)))
 
     @model_serializer(mode="wrap")
-    def _without_ahead(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_defaults(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = written(self)
-        return data if self.ahead else {name: value for name, value in data.items() if name != "ahead"}
+        unused = {name for name, default in (("ahead", 0), ("chunks", 1)) if getattr(self, name) == default}
+        return {name: value for name, value in data.items() if name not in unused}
 
 
 class PhasePeak(CompactData):

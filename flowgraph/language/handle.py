@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from flowgraph.errors import LawError
+from flowgraph.language.hand_out import HandOut, RowsOf
 from flowgraph.language.keys import Key
 
 if TYPE_CHECKING:
@@ -294,17 +295,28 @@ class Handle(Protocol):
         ...
 
 
-def gather(handle: Handle, requests: Sequence[SampleRequest]) -> list[Completion]:
+def gather(handle: Handle, requests: Sequence[SampleRequest], rows: RowsOf | None = None) -> list[Completion]:
     """Send all requests to a handle at once, and return their completions in the order of the requests.
 
     Blocks until all completions are there, or raises the first error of a request. Inside a running event loop, the
-    requests run in another thread.
+    requests run in another thread. A node with the trait `hands_out` passes `rows`, which makes rows of some of the
+    completions: it is called with those of the groups that have finished, if the plan hands them out.
     """
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
+    hand_out: HandOut | None = getattr(handle, "hand_out", None) if rows is not None else None
+    if hand_out is not None:
+        hand_out.begin([request.prompt for request in requests])
+
+    async def one(place: int, request: SampleRequest) -> Completion:
+        completion = await handle.sample(request)
+        if hand_out is not None and rows is not None:
+            hand_out.ended(place, completion, rows)
+        return completion
+
     async def ask() -> list[Completion]:
-        return list(await asyncio.gather(*(handle.sample(request) for request in requests)))
+        return list(await asyncio.gather(*(one(place, request) for place, request in enumerate(requests))))
 
     try:
         asyncio.get_running_loop()
