@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from flowgraph.errors import LawError
@@ -97,7 +97,8 @@ class SampleRequest:
     """A request for one sample: the context that it continues, and the key of its random numbers.
 
     `repetition_penalty` divides the positive logits of tokens that the context or the response has already, and
-    multiplies the negative ones, before the temperature.
+    multiplies the negative ones, before the temperature. A sample that is `early` is returned when its own batch of
+    an engine ends, also while others that were requested with it are waiting.
     """
 
     context: tuple[int, ...]
@@ -109,6 +110,7 @@ class SampleRequest:
     truncation: Truncation = WHOLE_VOCABULARY
     repetition_penalty: float = 1.0
     stopping: Stopping = Stopping()
+    early: bool = False
 
     def reshaped(self) -> dict[str, float]:
         """Return the truncation and penalty that change the distribution, by name; a greedy sample has no truncation.
@@ -308,6 +310,7 @@ def gather(handle: Handle, requests: Sequence[SampleRequest], rows: RowsOf | Non
     hand_out: HandOut | None = getattr(handle, "hand_out", None) if rows is not None else None
     if hand_out is not None:
         hand_out.begin([request.prompt for request in requests])
+        requests = [replace(request, early=True) for request in requests]
 
     async def one(place: int, request: SampleRequest) -> Completion:
         completion = await handle.sample(request)

@@ -15,13 +15,13 @@ def plan_second_flow(plan: Plan, graph: Graph, models: Mapping[str, str]) -> Pla
 
     `models` maps every model parameter of `graph` to one of the planned flow, which must place its model. A role is
     placed where `plan` places the same use of its model, or else where it first places that model. The result has no
-    forecast, and no role in it lags or works ahead.
+    forecast, and no role in it lags, works ahead, or hands out chunks.
     """
     placed = list[PlacedRole]()
     for role in roles(graph):
         param = models[role.param]
         uses = {place.role: place for place in plan.placed if place.role.rpartition(".")[0] == param}
         place = uses.get(f"{param}.{role.use}") or next(iter(uses.values()))
-        placed.append(place.model_copy(update={"role": role.name, "memory": {}, "lag": 0, "ahead": 0}))
+        placed.append(place.model_copy(update={"role": role.name, "memory": {}, "lag": 0, "ahead": 0, "chunks": 1}))
     changes = {"flow": graph.name, "structure_hash": structure_hash(graph), "placed": tuple(placed), "forecast": ()}
     return plan.model_copy(update=changes)

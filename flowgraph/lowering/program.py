@@ -9,7 +9,7 @@ from typing import cast
 
 from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.engines.table import is_server, ranks_of
-from flowgraph.language.graph import Edge, Graph, Node
+from flowgraph.language.graph import Edge, Graph, Node, NodeKind
 from flowgraph.language.values import Model, Value
 
 AS_USUAL = RoleSettings()
@@ -53,6 +53,10 @@ class Home:
     def __str__(self) -> str:
         return f"{self.pool}/{self.engine}"
 
+
+EARLY: frozenset[NodeKind] = frozenset({"score", "logprob", "generate"})
+"""The kinds of nodes that read finished groups: rules, reward models, log-probs and judges, which take long. Others are
+arithmetic on the batch, which is not worth a task for each chunk."""
 
 Parts = tuple[str, ...]
 """Parts of a record as dotted paths; none: the whole value."""
@@ -128,6 +132,10 @@ class Run(_Printed):
     def hands_out(self) -> bool:
         """Return whether this run samples rows and hands out a chunk of them."""
         return self.chunk is not None and not self.streamed
+
+    def stored(self, name: str) -> str:
+        """Return the name, in the place's store, of a value that the run reads: that of its chunk, if it reads one."""
+        return _chunked(name, self.chunk if name in self.streamed else None)
 
     @property
     def home(self) -> Home | None:
@@ -392,8 +400,7 @@ def task_reads(task: Task) -> Iterator[tuple[str, str | Home]]:
     elif isinstance(task, Join):
         yield from ((name, task.place) for name in (*task.parts, task.like))
     elif isinstance(task, Run):
-        for name in task.reads:
-            yield _chunked(name, task.chunk if name in task.streamed else None), task.place
+        yield from ((task.stored(name), task.place) for name in task.reads)
         if task.chunk is not None and task.hands_out and task.chunk.index:
             before = replace(task.chunk, index=task.chunk.index - 1)
             yield from ((before.named(name), task.place) for name in task.nodes)

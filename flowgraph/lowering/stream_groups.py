@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from flowgraph.language.rows import leaf_paths
 from flowgraph.language.values import Kind, Model, Value
+from flowgraph.lowering.pipeline_steps import pipeline_steps
 from flowgraph.lowering.program import (
+    EARLY,
     HOST,
     IDS_ONLY,
     Chunk,
@@ -60,6 +63,8 @@ def waits_for_batch(program: Program, run: Run, source: Run, streamed: Container
     if run.place == source.place:
         return f"runs in {run.place}, which samples"
     for node in (program.nodes[name] for name in run.nodes):
+        if node.op.kind not in EARLY:
+            return f"{node.name} is arithmetic on the batch"
         if not node.op.separable:
             return f"{node.name} needs the rows of all groups"
         if node.op.rows != "kept" or node.op.regroups or node.op.carries or node.regions:
@@ -91,6 +96,21 @@ def chunk_source(program: Program, run: Run) -> Run | None:
 def has_rows(kind: type[Value]) -> bool:
     """Return whether values of a type have rows, as responses do and scalars do not."""
     return any(part.kind in (Kind.ROW, Kind.TOKEN) for _, part in leaf_paths(kind))
+
+
+@lru_cache(maxsize=16)
+def in_one_batch(program: Program) -> Program:
+    """Return the program without chunks: what samples makes all rows at once, as it does with recorded rows."""
+    tasks = list[Task]()
+    for task in program.tasks:
+        chunk = task.chunk if isinstance(task, Run | Transfer) else None
+        if isinstance(task, Run | Transfer) and chunk is not None and chunk.is_last:
+            task = replace(task, chunk=None)
+            tasks.append(replace(task, streamed=()) if isinstance(task, Run) else task)
+        elif chunk is None and not isinstance(task, Join):
+            tasks.append(task)
+    batch = replace(program, tasks=tuple(tasks))
+    return batch if program.pipeline is None else pipeline_steps(batch)
 
 
 def chunk_tasks(program: Program, source: Run) -> dict[int, Run | Transfer]:
