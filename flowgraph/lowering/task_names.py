@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -31,6 +32,15 @@ def task_name(task: Task) -> str:
             return f"join {value} on {place}"
         case Read(value):
             return f"read {value}"
+
+
+def without_chunk(name: str) -> str:
+    """Return the name of a task without its chunk.
+
+    >>> without_chunk("score 2/4"), without_chunk("score")
+    ('score', 'score')
+    """
+    return re.sub(r" \d+/\d+$", "", name)
 
 
 def task_names(tasks: Sequence[Task]) -> tuple[str, ...]:

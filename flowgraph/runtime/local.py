@@ -5,6 +5,7 @@ A transfer converts a value to a table and back, as if it travelled; every layou
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,12 +70,14 @@ class InProcess:
         (node,), chunk = task.nodes, task.chunk
         assert chunk is not None, "a task that draws hands out a chunk"
         if not chunk.index:
-            chunks = dict[str, StoredValue]()
+            chunks, ends_s = dict[str, StoredValue](), dict[int, float]()
 
             def give(index: int, rows: NodeResults) -> None:
+                ends_s[index] = time.time()
                 chunks[replace(chunk, index=index).named(node)] = rows.values[node]
 
             self._drawn[node] = self._ran(graph, task, items, versions, key, give).values | chunks
+            self.measures.split(task, ends_s)
         drawn = self._drawn[node] if not chunk.is_last else self._drawn.pop(node)
         rows = {chunk.named(node): drawn.get(chunk.named(node), NO_ROWS)}
         return rows | ({node: drawn[node]} if chunk.is_last else {})
