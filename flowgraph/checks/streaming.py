@@ -40,7 +40,8 @@ def check_chunks_are_read(program: Program) -> Iterator[FlowError]:
         reasons = [
             f"{', '.join(run.nodes)} {why}"
             for run in _runs(program)
-            if {*run.reads} & {*sources[0].nodes} and (why := waits_for_batch(program, run, sources[0], sources[0].nodes))
+            if {*run.reads} & {*sources[0].nodes}
+            and (why := waits_for_batch(program, run, sources[0], sources[0].nodes))
         ]
         yield PlanError.no_chunks("plan", placed.role, placed.chunks, "nothing can read them", "; ".join(reasons))
 
@@ -65,7 +66,9 @@ def check_chunks_are_complete(program: Program) -> Iterator[FlowError]:
             continue
         source = chunk_source(program, runs[0])
         if source is None or (why := waits_for_batch(program, runs[0], source, runs[0].streamed)):
-            yield LawError(f"the program runs {text} on chunks, but it {why if source is not None else 'has no source'}")
+            yield LawError(
+                f"the program runs {text} on chunks, but it {why if source is not None else 'has no source'}"
+            )
             continue
         for name, _ in results_given(runs[0], program.nodes):
             fits = [join for join in joins if (join.value, join.place, join.chunks) == (name, runs[0].place, of)]

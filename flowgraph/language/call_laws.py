@@ -58,9 +58,7 @@ def check_op(op: Op, signature: Signature) -> None:
             raise FlowTypeError.bad_node(where, op.name, why, hint)
 
 
-_TRAIT_TYPES: Mapping[str, type] = dict.fromkeys(
-    ("pure", "separable", "on_policy", "regroups", "hands_out"), bool
-)
+_TRAIT_TYPES: Mapping[str, type] = dict.fromkeys(("pure", "separable", "on_policy", "regroups", "hands_out"), bool)
 
 
 def _check_traits(op: Op, where: str) -> None:

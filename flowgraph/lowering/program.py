@@ -415,7 +415,10 @@ def task_results(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, s
     """
     if isinstance(task, Run):
         for name, kind in results_given(task, nodes):
-            yield _chunked(name, task.chunk), task.home if task.home is not None and issubclass(kind, Model) else task.place
+            yield (
+                _chunked(name, task.chunk),
+                task.home if task.home is not None and issubclass(kind, Model) else task.place,
+            )
             if task.chunk is not None and task.hands_out and task.chunk.is_last:
                 yield name, task.place
     elif isinstance(task, Read):

@@ -38,10 +38,13 @@ from flowgraph.lowering.waits import waits_for
 
 def stream_groups(program: Program) -> Program:
     """Return the program in which each role with `chunks` hands out its groups in as many tasks, and what can read them
-    runs for each; the program itself if the plan has no such role, or nothing that can read them."""
+    runs for each; the program itself if the plan has no such role, or nothing that can read them.
+    """
     chunks = {placed.role: placed.chunks for placed in program.plan.placed if placed.chunks > 1}
     for source in [task for task in program.tasks if isinstance(task, Run) and task.role in chunks]:
-        if hands_out_groups(program, source) and any(isinstance(task, Run) for task in chunk_tasks(program, source).values()):
+        if hands_out_groups(program, source) and any(
+            isinstance(task, Run) for task in chunk_tasks(program, source).values()
+        ):
             program = replace(program, tasks=tuple(_in_chunks(program, source, chunks[source.role])))
     return program
 
@@ -101,6 +104,8 @@ def has_rows(kind: type[Value]) -> bool:
 @lru_cache(maxsize=16)
 def in_one_batch(program: Program) -> Program:
     """Return the program without chunks: what samples makes all rows at once, as it does with recorded rows."""
+    if not any(isinstance(task, Join) for task in program.tasks):
+        return program
     tasks = list[Task]()
     for task in program.tasks:
         chunk = task.chunk if isinstance(task, Run | Transfer) else None
@@ -134,9 +139,7 @@ def chunk_tasks(program: Program, source: Run) -> dict[int, Run | Transfer]:
             streamed |= {name for name, _ in results_given(task, program.nodes)}
     read = {(name, task.place) for task in readers.values() if isinstance(task, Run) for name in task.streamed}
     return {
-        place: task
-        for place, task in readers.items()
-        if isinstance(task, Run) or (task.value, task.target) in read
+        place: task for place, task in readers.items() if isinstance(task, Run) or (task.value, task.target) in read
     }
 
 

@@ -110,7 +110,9 @@ class Executor:
         that reads a value that its place does not have, or weights that another version has replaced, and any error of
         the tasks.
         """
-        if any({*sources} & {*task.nodes} for task in program.tasks if isinstance(task, Run) and task.chunk is not None):
+        if any(
+            {*sources} & {*task.nodes} for task in program.tasks if isinstance(task, Run) and task.chunk is not None
+        ):
             program = in_one_batch(program)  # recorded rows are all there
         if program.pipeline is None:
             self.places.work_for(None)

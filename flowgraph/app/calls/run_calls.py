@@ -63,6 +63,7 @@ def run(
     plan: PlanLike | None = None,
     depth: int | None = None,
     sync_every: int | None = None,
+    chunks: int | None = None,
     runtime: Runtime | None = None,
     address: str | None = None,
     threads: int | None = None,
@@ -110,6 +111,7 @@ def run(
         plan: the plan to run, instead of a search.
         depth: how many steps sampling works ahead of training.
         sync_every: copy the trained weights to sampling every this many steps.
+        chunks: in how many chunks the responses of a step are read, as they finish.
         runtime: `"local"` (this process) or `"ray"`; by default local for a plan with one device.
         address: the address of a running Ray cluster.
         threads: the number of threads of each process.
@@ -147,6 +149,7 @@ def resume(
     plan: PlanLike | None = None,
     depth: int | None = None,
     sync_every: int | None = None,
+    chunks: int | None = None,
     runtime: Runtime | None = None,
     address: str | None = None,
     threads: int | None = None,
@@ -159,8 +162,8 @@ def resume(
         run: the run's folder, or the result of `run`.
         flow: the run's flow, if it is in no file.
         steps: the total number of steps; by default that of the run.
-        cluster, memory, placement, plan, depth, sync_every, runtime, address, threads: where and how to continue, as
-            for `run`; by default as the run did.
+        cluster, memory, placement, plan, depth, sync_every, chunks, runtime, address, threads: where and how to
+            continue, as for `run`; by default as the run did.
         listeners: receive the results of each step.
         say: receives each note as a line.
 

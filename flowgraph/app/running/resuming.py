@@ -159,9 +159,9 @@ def _files_changed(saved: SavedRun) -> list[str]:
 def _with_target(saved: SavedRun, changes: Request) -> Request:
     """Return the run's request with the plan or cluster that is given, or else with the run's plan.
 
-    A depth and a sync period that are given apply to either.
+    A depth, a sync period and chunks that are given apply to either.
     """
-    execution, overlap = changes.execution, changes.target.model_dump(include={"depth", "sync_every"})
+    execution, overlap = changes.execution, changes.target.model_dump(include={"depth", "sync_every", "chunks"})
     address = execution.address or saved.request.execution.address
     if changes.target != Target(**overlap):
         request = saved.request.model_copy(update={"target": changes.target})

@@ -15,7 +15,7 @@ from flowgraph.passes.verify import verified
 
 
 @opt.takes(
-    "flow stage diff facts model data columns batch cluster placement plan depth sync_every settings passes cache "
+    "flow stage diff facts model data columns batch cluster placement plan depth sync_every chunks settings passes cache "
     "verify json"
 )
 def show(

@@ -393,7 +393,8 @@ def table_with_ids(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> p
 def _tables(task: Run, rows: NodeResults) -> list[pa.Table]:
     """Return a table for each result of a task, and one for each of the parts that it sends."""
     tables = {
-        name: with_terms(table_with_ids(stored, rows.inputs[name]), stored.terms) for name, stored in rows.values.items()
+        name: with_terms(table_with_ids(stored, rows.inputs[name]), stored.terms)
+        for name, stored in rows.values.items()
     }
     return [*tables.values(), *(select(tables[name], parts) for name, parts in task.sends)]
 

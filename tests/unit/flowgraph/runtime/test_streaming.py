@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import torch
 
 from flowgraph import Graph, Loss, Metric, flow, node
 from flowgraph.analysis.flat_graph import structure_hash
