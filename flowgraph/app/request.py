@@ -118,8 +118,8 @@ class Target(Part):
     """Where to run: a cluster ("" is this machine, `memory` how much of it to use), or a plan with its own cluster.
 
     `placement` is a named placement on that cluster, such as `split`. With `depth` or `sync_every`, sampling works
-    `depth` steps ahead of training, and gets weights every `sync_every` steps. With `chunks`, it hands out the groups of
-    a step in that many chunks, as they finish.
+    `depth` steps ahead of training, and gets weights every `sync_every` steps. With `chunks`, it hands out the groups
+    of a step in that many chunks, as they finish.
     """
 
     cluster: str = ""

@@ -130,9 +130,9 @@ def check_parts_suffice(program: Program) -> Iterator[FlowError]:
     whole = parts_read_by_place(program, list(map(_without_chunks, program.tasks)), types)
     for task in program.tasks:
         if isinstance(task, Transfer):
-            needed = read if task.chunk is not None else whole
-            if task.parts != IDS_ONLY or (task.value, task.target) in needed:
-                yield from _lacking(task, task.value, task.parts, needed.get((task.value, task.target), ()))
+            reads = read if task.chunk is not None else whole
+            if task.parts != IDS_ONLY or (task.value, task.target) in reads:
+                yield from _lacking(task, task.value, task.parts, reads.get((task.value, task.target), ()))
 
 
 def _without_chunks(task: Task) -> Task:

@@ -32,7 +32,7 @@ def check_chunks_can_be_handed_out(placed: PlacedGraph) -> Iterator[FlowError]:
 
 
 def check_chunks_are_read(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each role whose plan has `chunks`, if nothing reads its groups before the last has finished."""
+    """Yield an error for each role whose plan has `chunks`, if nothing reads its groups before all have finished."""
     for placed in program.plan.placed:
         sources = [run for run in _runs(program) if run.role == placed.role and hands_out_groups(program, run)]
         if placed.chunks == 1 or not sources or any(run.chunk is not None for run in sources):

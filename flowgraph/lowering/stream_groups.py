@@ -37,8 +37,9 @@ from flowgraph.lowering.waits import waits_for
 
 
 def stream_groups(program: Program) -> Program:
-    """Return the program in which each role with `chunks` hands out its groups in as many tasks, and what can read them
-    runs for each; the program itself if the plan has no such role, or nothing that can read them.
+    """Return the program in which each role with `chunks` hands out its groups in that many, to what can read them.
+
+    If the plan has no such role, or nothing can read its groups early, that is the program itself.
     """
     chunks = {placed.role: placed.chunks for placed in program.plan.placed if placed.chunks > 1}
     for source in [task for task in program.tasks if isinstance(task, Run) and task.role in chunks]:
@@ -109,9 +110,10 @@ def in_one_batch(program: Program) -> Program:
     tasks = list[Task]()
     for task in program.tasks:
         chunk = task.chunk if isinstance(task, Run | Transfer) else None
-        if isinstance(task, Run | Transfer) and chunk is not None and chunk.is_last:
-            task = replace(task, chunk=None)
-            tasks.append(replace(task, streamed=()) if isinstance(task, Run) else task)
+        if isinstance(task, Run) and chunk is not None and chunk.is_last:
+            tasks.append(replace(task, chunk=None, streamed=()))
+        elif isinstance(task, Transfer) and chunk is not None and chunk.is_last:
+            tasks.append(replace(task, chunk=None))
         elif chunk is None and not isinstance(task, Join):
             tasks.append(task)
     batch = replace(program, tasks=tuple(tasks))

@@ -337,8 +337,8 @@ class _Step:
                 carried = self._executor.carried
                 self._put(HOST, value, carried[value] if value in carried else self._read(value))
             case Transfer(_, source, target):
-                ((name, _),), ((copy, _),) = task_reads(task), task_results(task, self._program.nodes)
-                self._put(target, copy, self._places.transfer(task, self.get(source, name, task)))
+                ((name, _),), ((brought, _),) = task_reads(task), task_results(task, self._program.nodes)
+                self._put(target, brought, self._places.transfer(task, self.get(source, name, task)))
             case Join(value, place, like=like):
                 chunks = [self.get(place, name, task) for name in task.parts]
                 joined = self._places.join(task, chunks, self.get(place, like, task))

@@ -135,7 +135,7 @@ def with_terms(table: pa.Table, terms: Terms) -> pa.Table:
             at = np.argsort(numbers)
             rows = rows[at[np.searchsorted(numbers, table.column("#group").to_numpy(), sorter=at)]]
         column = to_table(_term(rows)).column(PLAIN)
-        table = table.append_column("\t".join([prefix, node, metric]), column)
+        table = table.append_column(f"{prefix}\t{node}\t{metric}", column)
     return table
 
 

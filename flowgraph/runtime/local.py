@@ -76,7 +76,7 @@ class InProcess:
                 ends_s[index] = time.time()
                 chunks[replace(chunk, index=index).named(node)] = rows.values[node]
 
-            self._drawn[node] = self._ran(graph, task, items, versions, key, give).values | chunks
+            self._drawn[node] = {**self._ran(graph, task, items, versions, key, give).values, **chunks}
             self.measures.split(task, ends_s)
         drawn = self._drawn[node] if not chunk.is_last else self._drawn.pop(node)
         rows = {chunk.named(node): drawn.get(chunk.named(node), NO_ROWS)}

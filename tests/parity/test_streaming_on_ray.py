@@ -1,4 +1,4 @@
-"""Groups that are handed out on Ray: they are read while others are sampled, and what comes out is that of the batch."""
+"""Groups that are handed out on Ray: they are read while others are sampled, and the result is that of the batch."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.planning.saved_plans import plan_again, prepare_again, saved_plan
 from flowgraph.app.planning.streaming import with_chunks
 from flowgraph.app.request import Request, Say, Search, Target, option
+from flowgraph.cluster.plan import Plan
 from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.errors import UsageError
 from flowgraph.language.graph import Graph

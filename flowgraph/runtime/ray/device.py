@@ -400,7 +400,7 @@ def _tables(task: Run, rows: NodeResults) -> list[pa.Table]:
 
 
 def empty_tables(worker: DeviceWorker, task: Run) -> list[pa.Table]:
-    """Return as many tables without columns as a task has results and sends: what it makes of a chunk without groups."""
+    """Return as many tables without columns as a task has results and sends: it made them of a chunk without groups."""
     import pyarrow as pa
 
     nodes = {node.name: node for node in worker.graph.nodes}

@@ -342,7 +342,7 @@ def host_task(function: Callable[..., Any]) -> Any:
 def _references(
     task: Run, names: Sequence[str], leading: Sequence[Sequence[Any]], dealt: str | None
 ) -> dict[str, TableReferences]:
-    """Return references to the results of a task, named `names`, and to what it sends, from those of its first ranks."""
+    """Return references to the results of a task, called `names`, and to what it sends, from all `leading` ranks."""
     count = len(names) + len(task.sends)
     tables = [TableReferences(tuple(refs[i] for refs in leading), dealt=dealt) for i in range(count)]
     sent: dict[str, dict[Parts, TableReferences]] = {name: {} for name in names}
