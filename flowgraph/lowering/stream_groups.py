@@ -114,7 +114,7 @@ def in_one_batch(program: Program) -> Program:
             tasks.append(replace(task, chunk=None, streamed=()))
         elif isinstance(task, Transfer) and chunk is not None and chunk.is_last:
             tasks.append(replace(task, chunk=None))
-        elif chunk is None and not isinstance(task, Join):
+        elif chunk is None and not (isinstance(task, Join) or (isinstance(task, Transfer) and task.parts == IDS_ONLY)):
             tasks.append(task)
     batch = replace(program, tasks=tuple(tasks))
     return batch if program.pipeline is None else pipeline_steps(batch)
