@@ -259,6 +259,11 @@ class Graph:
         """Return the parameter with this name, or None if there is none."""
         return next((param for param in self.params if param.name == name), None)
 
+    def updates(self, param: str) -> int:
+        """Return how many updates one step makes of the model parameter with this name; 0 if none."""
+        updated = (node for node in self.nodes if node.root is not None and node.root.name == param)
+        return sum(any(issubclass(kind, Model) for kind in node.returns) for node in updated)
+
     def carries(self) -> dict[str, int]:
         """Return the index of the result that is a parameter's next version, by parameter name; others are left out."""
         roots = [(carried_from(edge), i) for i, edge in enumerate(self.outputs) if issubclass(edge.type, State)]

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from flowgraph.cluster.cluster import DeviceKind, show_bytes
 from flowgraph.cluster.plan import Plan
+from flowgraph.errors import PlanError
 from placements.format import COLUMNS, flowing, pool_sizes, table
 from placements.memory.footprint import fits
 from placements.report.search_report import TimedPlan, show_s, why_slower
@@ -49,8 +50,11 @@ class Explanation:
     def alternatives(self, role: str) -> tuple[AlternativePool, ...]:
         """Return the best plan with `role` on each other pool, then on a pool of its own if `role` shares one now.
 
-        An alternative that does not fit has the plan None. `role` must be a role of the plan.
+        An alternative that does not fit has the plan None. Raises PlanError if the plan has no role with this name.
         """
+        names = [placed.name for placed in self.problem.roles]
+        if role not in names:
+            raise PlanError.unknown("explain", "role", role, names)
         return tuple(alternative_pools(self.problem, self.parts, role))
 
     def faster_text(self) -> str:
