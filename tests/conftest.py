@@ -107,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("processes"))
         elif "tests/architecture/" in item.nodeid:
             item.add_marker(pytest.mark.xdist_group("sources"))  # so that one process parses them
-        if item.nodeid.partition("[")[0].partition("@")[0] in LONG:
+        if item.nodeid.partition("[")[0] in LONG:
             item.add_marker("long")
         if slow and _has_more_in_slow(item):
             item.add_marker("slow")

@@ -90,7 +90,7 @@ def test_prompts_of_the_command_line_are_answered_on_stdout(flowgraph: Run, trai
     assert pq.read_table(tmp_path / "out.parquet").column("response").to_pylist() == lines[1::2]
 
 
-# An interrupt may come while asyncio makes the loop of a batch: the finalizer of a loop that is half made raises.
+# An interrupt may come while asyncio makes the loop of a batch: then only its finalizer closes the loop, or raises.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_leaves_what_was_done_under_another_name(flowgraph: Run, tmp_path: Path) -> None:
     def interrupt() -> None:
@@ -102,7 +102,6 @@ def test_an_interrupt_leaves_what_was_done_under_another_name(flowgraph: Run, tm
     watcher = threading.Thread(target=interrupt)
     watcher.start()
     with warnings.catch_warnings():
-        # An interrupt may come while asyncio makes the loop of a batch: then only its finalizer closes the loop.
         warnings.simplefilter("ignore", ResourceWarning)
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         try:
