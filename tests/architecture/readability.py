@@ -153,6 +153,16 @@ class Sources:
         return sum(module.text.count("\n") for module in self.modules)
 
     @property
+    def lines_besides_engines(self) -> int:
+        """Count the lines of source outside the folders of engines: a new engine changes nothing elsewhere."""
+        engines = tuple(
+            f"{module.name}."
+            for module in self.modules
+            if any(isinstance(node, ast.Assign) and _assigns(node, "ENGINE") for node in module.tree.body)
+        )
+        return sum(module.text.count("\n") for module in self.modules if not f"{module.name}.".startswith(engines))
+
+    @property
     def public_names(self) -> int:
         """Count what `flowgraph` exports."""
         front = next(module for module in self.modules if module.name == "flowgraph")
