@@ -42,7 +42,9 @@ demo: $(RUNTIME)  ## train a tiny model with GRPO, on two cores
 
 test: style  ## check, and run every test that belongs to each change
 	@# The type checkers run beside the tests, which leave a core idle at times; they print only what is wrong.
+	@# In a fresh clone one process compiles torch and the tests first, and not each worker all of it.
 	@( $(CHECK_TYPES) ) >$(VENV)/types.txt 2>&1 & types=$$!; \
+	    [ -d tests/__pycache__ ] || $(BIN)/pytest -q --collect-only >/dev/null; \
 	    $(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder; tests=$$?; \
 	    wait $$types || { cat $(VENV)/types.txt; exit 1; }; exit $$tests
 
