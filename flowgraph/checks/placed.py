@@ -230,13 +230,13 @@ def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
     trained; and a role that works further ahead than it lags, unless nothing trains its weights.
     """
     plan, where = placed.plan, placed.where
-    homes = {row.role: (row.pool, row.engine, row.layout) for row in plan.placed}
+    homes = {row.role: row.home for row in plan.placed}
     staleness = (plan.assumed.staleness if plan.assumed is not None else None) or 0
     for row in plan.placed:
         role = placed.roles.get(row.role)
         if role is None or not (row.lag or row.ahead):
             continue
-        updates = sum(node.root is not None and node.root.name == role.param for node in placed.graph.nodes)
+        updates = placed.graph.updates(role.param)
         if row.ahead * updates > row.lag:
             yield PlanError.ahead_of_lag(where, role.name, row.ahead, row.lag, updates)
         if not row.lag:

@@ -15,9 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeInt,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
 )
 
 from flowgraph.cluster.calibration import Calibration
@@ -145,19 +143,19 @@ class PlacedRole(Data):
     engine: str
     layout: Layout = Layout()
     lag: NonNegativeInt = 0
-    ahead: NonNegativeInt = 0
+    ahead: NonNegativeInt = Field(default=0, exclude_if=lambda steps: steps == 0)
     running: RoleSettings = RoleSettings()
     memory: dict[str, NonNegativeInt] = Field(default_factory=dict[str, int])
+
+    @property
+    def home(self) -> tuple[str, str, Layout]:
+        """Return pool, engine and layout, which roles of one model have in common if they share its weights."""
+        return self.pool, self.engine, self.layout
 
     @property
     def late(self) -> str:
         """Return `lag` and `ahead` as text, such as `lag=2 ahead=1`; a value of 0 is left out, two zeros give ""."""
         return " ".join(f"{name}={value}" for name in ("lag", "ahead") if (value := getattr(self, name)))
-
-    @model_serializer(mode="wrap")
-    def _without_ahead(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = written(self)
-        return data if self.ahead else {name: value for name, value in data.items() if name != "ahead"}
 
 
 class PhasePeak(CompactData):
@@ -204,12 +202,7 @@ class TimedTask(Data):
     pools: tuple[str, ...] = ()
     parts: dict[str, Seconds | None] = Field(default_factory=dict[str, "float | None"])
     shift: NonNegativeInt = 0
-    every: Positive = 1
-
-    @model_serializer(mode="wrap")
-    def _without_every(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = written(self)
-        return data if self.every > 1 else {name: value for name, value in data.items() if name != "every"}
+    every: Positive = Field(default=1, exclude_if=lambda steps: steps == 1)
 
     @property
     def seconds(self) -> float | None:

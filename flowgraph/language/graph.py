@@ -260,6 +260,11 @@ class Graph:
         """Return the parameter with this name, or None if there is none."""
         return next((param for param in self.params if param.name == name), None)
 
+    def updates(self, param: str) -> int:
+        """Return how many nodes of a step change the weights of the model that is this parameter; 0 if none does."""
+        updated = (node for node in self.nodes if node.root is not None and node.root.name == param)
+        return sum(any(issubclass(kind, Model) for kind in node.returns) for node in updated)
+
     def carries(self) -> dict[str, int]:
         """Return, by name of a carried parameter, the index of the result that is its next version or unchanged."""
         roots = [(carried_from(edge), i) for i, edge in enumerate(self.outputs) if issubclass(edge.type, State)]

@@ -19,16 +19,12 @@ def with_overlap(plan: Plan, graph: Graph, depth: int, sync_every: int, where: s
     def changed(placed: PlacedRole) -> PlacedRole:
         param, _, use = placed.role.rpartition(".")
         source = trained.get(param)
-        if use != "sample" or source is None or _home(placed) == _home(source):
+        if use != "sample" or source is None or placed.home == source.home:
             return placed
-        updates = sum(node.root is not None and node.root.name == param for node in graph.nodes)
-        return placed.model_copy(update={"lag": updates * (depth + sync_every - 1), "ahead": depth})
+        return placed.model_copy(update={"lag": graph.updates(param) * (depth + sync_every - 1), "ahead": depth})
 
     rows = tuple(map(changed, plan.placed))
     if depth + sync_every > 1 and not any(row.lag for row in rows):
         raise PlanError.no_copy(where, plan.flow, depth, sync_every)
-    return plan.model_copy(update={"placed": rows})
-
-
-def _home(placed: PlacedRole) -> tuple[object, ...]:
-    return placed.pool, placed.engine, placed.layout
+    assumed = plan.assumed and plan.assumed.model_copy(update={"staleness": None})
+    return plan.model_copy(update={"placed": rows, "assumed": assumed})
