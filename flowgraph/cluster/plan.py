@@ -33,6 +33,7 @@ WeightsBy = Literal["disk", "group", "memory"]
 TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "offload", "transfer"]
 
 MOST_SECONDS = 1e30  # of a part of a task: sums over a step stay finite
+MOST_CHUNKS = 256  # of the groups of a step: each is a task of every node that reads it
 MOST_PROMPTS = 10**9  # of a step: more than anyone samples, and few enough that a typing error is refused
 MOST_THREADS = 65_536  # of one process: the most that libraries accept
 Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, allow_inf_nan=False)]
@@ -135,7 +136,8 @@ class PlacedRole(Data):
 
     For a role that samples, `lag` is the largest number of updates by which its weights may be older than the weights
     that train on its rows. `ahead` is the number of steps by which the role works ahead of its step's update; the rest
-    of `lag` makes syncs rarer. The JSON omits `ahead` if it is 0.
+    of `lag` makes syncs rarer. A role that samples hands out the groups of a step in `chunks`, each as soon as its
+    responses are finished, to nodes on other devices. The JSON omits `ahead` if it is 0, and `chunks` if it is 1.
     """
 
     role: str
@@ -144,6 +146,7 @@ class PlacedRole(Data):
     layout: Layout = Layout()
     lag: NonNegativeInt = 0
     ahead: NonNegativeInt = Field(default=0, exclude_if=lambda steps: steps == 0)
+    chunks: Annotated[int, Field(gt=0, le=MOST_CHUNKS, exclude_if=lambda chunks: chunks == 1)] = 1
     running: RoleSettings = RoleSettings()
     memory: dict[str, NonNegativeInt] = Field(default_factory=dict[str, int])
 
@@ -154,8 +157,9 @@ class PlacedRole(Data):
 
     @property
     def late(self) -> str:
-        """Return `lag` and `ahead` as text, such as `lag=2 ahead=1`; a value of 0 is left out, two zeros give ""."""
-        return " ".join(f"{name}={value}" for name in ("lag", "ahead") if (value := getattr(self, name)))
+        """Return `lag`, `ahead` and `chunks` as text, such as `lag=2 ahead=1`; defaults are left out."""
+        values = (("lag", self.lag), ("ahead", self.ahead), ("chunks", self.chunks if self.chunks > 1 else 0))
+        return " ".join(f"{name}={value}" for name, value in values if value)
 
 
 class PhasePeak(CompactData):

@@ -126,6 +126,11 @@ class PlanError(FlowError, ValueError):
         return cls(what, where=where, hint="--placement split, which gives sampling devices of its own")
 
     @classmethod
+    def no_chunks(cls, where: str, role: str, chunks: int, why: str, hint: str = "") -> PlanError:
+        """Return the error for a role whose groups cannot be handed out in `chunks` as they finish, with the reason."""
+        return cls(f"{role}: chunks={chunks}, but {why}", where=where, hint=hint or "leave out chunks")
+
+    @classmethod
     def lags_in_place(cls, where: str, role: str, lag: int, why: str) -> PlanError:
         """Return the error for a lag of a role that has no separate copy of the weights, with the reason."""
         hint = "leave lag out, or place it in another pool, engine or layout than training"

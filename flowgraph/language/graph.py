@@ -78,6 +78,7 @@ class Op:
     rows: RowTrait = "kept"
     regroups: bool = False  # its rows answer other prompts, or not all of them, so they are divided among ranks again
     on_policy: bool = False  # the newest weights must have sampled the rows that it reads
+    hands_out: bool = False  # it passes `gather` what makes rows of finished groups, so that they can be read early
     samples: tuple[str, ...] | None = None  # settings whose product is the number of its responses to each prompt
     metrics: tuple[Metric, ...] = ()
     about: str = ""

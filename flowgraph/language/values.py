@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform
 
@@ -17,6 +17,8 @@ from flowgraph.errors import FlowTypeError, LawError, nearest
 from flowgraph.language.call_site import call_site
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from flowgraph.language.graph import Edge
     from flowgraph.language.handle import Handle
 
@@ -69,11 +71,22 @@ class Metric:
 
 @dataclass(frozen=True)
 class Measure:
-    """One metric as (sum, count), so that means over micro-batches and ranks are exact."""
+    """One metric as (sum, count), so that means over micro-batches and ranks are exact.
+
+    `rows` has the terms of the total: one for each row, or for each group if `groups` has their numbers. With them, the
+    total over several chunks of a batch is that of the whole batch, bit for bit; else the totals of chunks are added.
+    """
 
     name: str
     total: float
     count: float
+    rows: Any = field(default=None, compare=False, repr=False)
+    groups: Any = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of_rows(cls, name: str, rows: Tensor, groups: Tensor | None = None) -> Measure:
+        """Return the measure of terms [B] or [B, T], one for each row, or [G] of the groups numbered `groups` [G]."""
+        return cls(name, float(rows.sum()), len(rows), rows, groups)
 
 
 class Value:

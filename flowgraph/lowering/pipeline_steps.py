@@ -22,6 +22,7 @@ from flowgraph.lowering.program import (
     HOST,
     CopySchedule,
     Iteration,
+    Join,
     Pipeline,
     Program,
     Read,
@@ -135,7 +136,7 @@ def task_shifts(program: Program, shifts: Mapping[str, int]) -> tuple[int, ...]:
                 isinstance(task, Run) and carried & {*task.reads}
             ):
                 ahead[place] = 0
-            elif isinstance(task, Run | Transfer) and read:
+            elif isinstance(task, Run | Transfer | Join) and read:
                 ahead[place] = min(read)
     following = 0  # a switch has the shift of the task that it prepares
     for place in reversed(range(len(tasks))):

@@ -10,7 +10,7 @@ from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Value
-from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer
+from flowgraph.lowering.program import Home, Join, Parts, Run, Sync, Transfer
 
 Item = Any
 """A value as places store it: the value itself, or references to its rows."""
@@ -42,6 +42,22 @@ class Places(Protocol):
 
         `items` are the inputs by name; `versions` are the versions of the models that the task reads; `key` contains
         the seed and the step, for random numbers.
+        """
+        ...
+
+    def draw(
+        self, graph: Graph, task: Run, items: Mapping[str, Item], versions: Mapping[str, int], key: Key
+    ) -> Mapping[str, Item]:
+        """Return the next chunk of what a task samples, by name; the task of the first chunk begins to sample.
+
+        The last chunk comes with all rows, under the name of the node itself. The arguments are those of `run`.
+        """
+        ...
+
+    def join(self, task: Join, chunks: Sequence[Item], like: Item) -> Item:
+        """Return an item with the rows of all chunks of a value, in the order in which `like` has these rows.
+
+        Raises LawError if the rows are not the same.
         """
         ...
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import LawError
 from flowgraph.language.graph import Graph, Node, Param
+from flowgraph.language.hand_out import HandingOut, HandOut
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Env, Observations, evaluate
 from flowgraph.language.values import Model, Record, Value
@@ -39,13 +40,23 @@ class DeviceWorker:
     graph: Graph
     handles: Mapping[Home, Handle]
 
-    def run(self, task: Run, inputs: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key) -> NodeResults:
+    def run(
+        self,
+        task: Run,
+        inputs: Mapping[str, StoredValue],
+        versions: Mapping[str, int],
+        key: Key,
+        give: Callable[[int, NodeResults], None] | None = None,
+    ) -> NodeResults:
         """Run the nodes of a task and return their results.
 
         `inputs` are values by name; `versions` are the versions of the models that the task reads, by name. Inputs of a
         node that contain the same rows are put in the same order first, and a record is reduced to the parts that the
         node declares. Raises LawError if a home has another version, if a node does not return the next version of the
         model that it updates, and if a node returns a reduced record; also any error of a node.
+
+        A task that hands out chunks calls `give` with the index and the rows of each chunk that has finished; a chunk
+        without groups is not given. Its result is then that of all rows.
         """
         import torch
 
@@ -54,7 +65,10 @@ class DeviceWorker:
             kind, version = self.types[name], versions[name]
             # `.handle` refuses a copy of another version.
             models[name] = kind(kind(self.handles[home], version).handle, version)
-        store, observed, read = dict(inputs), Observations(), dict[str, Sequence[StoredValue]]()
+        if give is not None and task.chunk is not None:
+            models |= self._handing_out(models, task, task.chunk.of, inputs, give)
+        observed = Observations(terms={} if task.streamed else None)
+        store, read = dict(inputs), dict[str, Sequence[StoredValue]]()
         nodes = [self._nodes[name] for name in task.nodes]
         # Nodes on a model read one forward pass together. Host nodes may read each other's results, so they run alone.
         for together in [nodes] if task.homes else [[node] for node in nodes]:
@@ -67,7 +81,31 @@ class DeviceWorker:
                     store[name] = StoredValue.of(value, list(aligned.values()))
                     read[name] = tuple(aligned.values())
         names = [name for name, _ in results_given(task, self._nodes) if name in read]
+        if observed.terms:  # they travel with the rows of one result
+            store[names[0]] = replace(store[names[0]], terms=observed.terms)
+            observed.terms = None
         return NodeResults({name: store[name] for name in names}, observed, read)
+
+    def _handing_out(
+        self,
+        models: Mapping[str, Value],
+        task: Run,
+        chunks: int,
+        inputs: Mapping[str, StoredValue],
+        give: Callable[[int, NodeResults], None],
+    ) -> dict[str, Value]:
+        """Return the models of a task that samples, with handles that hand out chunks of its only node's rows."""
+        (name,), read = task.nodes, tuple(align_rows(inputs).values())
+
+        def rows(index: int, value: Value) -> None:
+            stored = StoredValue.of(value, read)
+            give(index, NodeResults({name: stored}, Observations(), {name: read}))
+
+        return {
+            param: type(model)(HandingOut(model.handle, HandOut(chunks, rows)), model.version)
+            for param, model in models.items()
+            if isinstance(model, Model)
+        }
 
     @cached_property
     def _nodes(self) -> dict[str, Node]:

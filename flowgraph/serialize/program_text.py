@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flowgraph.lowering.program import Program, Run, StepTask, task_cells
+from flowgraph.lowering.task_names import task_name
 from flowgraph.lowering.waits import waves
 from flowgraph.serialize.columns import columns
 
@@ -23,7 +24,7 @@ def program_text(program: Program) -> str:
     lines += [f"  home  {line}" for line in columns(homes)]
     tasks = [[str(i), *task_cells(task)] for i, task in enumerate(program.tasks, 1)]
     lines += ["step", *(f"  {line}" for line in columns(tasks, right=(0,)))]
-    runs = {i: ", ".join(task.nodes) for i, task in enumerate(program.tasks) if isinstance(task, Run)}
+    runs = {i: task_name(task) for i, task in enumerate(program.tasks) if isinstance(task, Run)}
     parallel = [[str(i), " | ".join(runs[place] for place in wave)] for i, wave in enumerate(waves(program), 1)]
     lines += ["side by side", *(f"  {line}" for line in columns(parallel, right=(0,)))]
     return "\n".join([*lines, *(pipeline_lines(program) if program.pipeline is not None else ())])
@@ -60,4 +61,4 @@ def pipeline_lines(program: Program) -> list[str]:
 
 
 def _name(turn: StepTask) -> str:
-    return ", ".join(turn.task.nodes) if isinstance(turn.task, Run) else ""
+    return task_name(turn.task) if isinstance(turn.task, Run) else ""

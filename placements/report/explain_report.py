@@ -53,8 +53,8 @@ class Explanation:
     def alternatives(self, role: str) -> tuple[AlternativePool, ...]:
         """Return the best plan with `role` on each other pool, then on a pool of its own if `role` shares one now.
 
-        The attribute `ranked` of an alternative is None if no such plan fits. Raises PlanError if no role of the plan is
-        named `role`.
+        The attribute `ranked` of an alternative is None if no such plan fits. Raises PlanError if no role has the
+        name `role`.
         """
         names = [placed.name for placed in self.problem.roles]
         if role not in names:

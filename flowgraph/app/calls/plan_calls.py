@@ -62,6 +62,7 @@ def plan(
     plan: PlanLike | None = None,
     depth: int | None = None,
     sync_every: int | None = None,
+    chunks: int | None = None,
     engine: Mapping[str, str] | Names | None = None,
     precision: str | None = None,
     constants: PathLike | None = None,
@@ -99,6 +100,7 @@ def plan(
         plan: a plan to forecast again, instead of a search.
         depth: how many steps sampling works ahead of training.
         sync_every: copy the trained weights to sampling every this many steps.
+        chunks: in how many chunks the responses of a step are read, as they finish.
         engine: the engine for each use: `{"train": "megatron", "sample": "vllm"}`.
         precision: the precision of the weights that generate responses: bfloat16, fp8 or fp4.
         constants: a file with constants of engines, which replace the built-in ones.
@@ -112,7 +114,7 @@ def plan(
         robust: prefer the plan that loses least if costs differ from the forecast.
         staleness: the maximum number of policy updates by which rollouts may lag, or `"auto"`.
         ratio: rollout devices to training devices where they are separate, such as `(3, 1)`.
-        streamed: let partial rollouts continue across steps.
+        streamed: read responses while others are sampled: within a step, or across steps with `staleness`.
         cache: the folder for downloaded models and generated data.
         say: receives each note as a line.
 
@@ -183,6 +185,7 @@ def draw(
     plan: PlanLike | None = None,
     depth: int | None = None,
     sync_every: int | None = None,
+    chunks: int | None = None,
     cache: PathLike | None = None,
     say: Say = silent,
 ) -> DrawResult:
@@ -194,7 +197,7 @@ def draw(
         steps: the number of steps in a timeline.
         unfold: draw each machine of a pool, however many there are.
         model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, depth,
-            sync_every, cache: for a flow, as for `plan`; ignored for a Plan or PlanResult.
+            sync_every, chunks, cache: for a flow, as for `plan`; ignored for a Plan or PlanResult.
         say: receives each note as a line.
 
     Raises:

@@ -63,6 +63,7 @@ def run(
     plan: PlanLike | None = None,
     depth: int | None = None,
     sync_every: int | None = None,
+    chunks: int | None = None,
     runtime: Runtime | None = None,
     address: str | None = None,
     threads: int | None = None,
@@ -101,7 +102,7 @@ def run(
         replay: the folder of a run whose recorded rollouts are used instead of new ones.
         sample_rows: the number of responses that a rank decodes together; by default 256.
         forward_tokens: the number of padded tokens in a pass without gradients; by default 4,096.
-        columns, settings, passes, cluster, memory, placement, depth, sync_every, cache: as for `plan`.
+        columns, settings, passes, cluster, memory, placement, depth, sync_every, chunks, cache: as for `plan`.
         plan: the plan to run, instead of a search.
         runtime: `"local"` (this process) or `"ray"`; by default local for a plan with one device.
         address: the address of a running Ray cluster.
@@ -140,6 +141,7 @@ def resume(
     plan: PlanLike | None = None,
     depth: int | None = None,
     sync_every: int | None = None,
+    chunks: int | None = None,
     runtime: Runtime | None = None,
     address: str | None = None,
     threads: int | None = None,
@@ -154,8 +156,8 @@ def resume(
         run: the run's folder, or the result of `run`.
         flow: the run's flow, if it is in no file.
         steps: the total number of steps; by default that of the run.
-        cluster, memory, placement, plan, depth, sync_every, runtime, address, threads: where and how to continue, as
-            for `run`; by default as the run did.
+        cluster, memory, placement, plan, depth, sync_every, chunks, runtime, address, threads: where and how to
+            continue, as for `run`; by default as the run did.
         listeners: receive the results of each step.
         say: receives each note as a line.
 

@@ -12,7 +12,7 @@ from flowgraph.cli.viewer import show_picture
 
 
 @opt.takes(
-    "what out picture to show steps unfold cluster placement plan depth sync_every model data columns batch "
+    "what out picture to show steps unfold cluster placement plan depth sync_every chunks model data columns batch "
     "prompt_tokens response_tokens settings passes cache"
 )
 def draw(

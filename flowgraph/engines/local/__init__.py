@@ -13,6 +13,7 @@ _SUPPORT = Support(
 
 ENGINE = EngineCapabilities(
     name="local",
+    hands_out=True,
     order=0,
     verbs=frozenset({"token_stats", "sample", "step", "weights"}),
     supported=_SUPPORT,

@@ -70,12 +70,16 @@ class LocalModel(TorchHandle):
         future: asyncio.Future[Completion] = loop.create_future()
         self._waiting.append((request, future))
         if len(self._waiting) == 1:
-            loop.call_soon(self._drain)
+            loop.call_soon(self._drain, loop)
         return await future
 
-    def _drain(self) -> None:
-        waiting, self._waiting = self._waiting, []
+    def _drain(self, loop: asyncio.AbstractEventLoop, waiting: Waiting | None = None) -> None:
+        if waiting is None:
+            waiting, self._waiting = self._waiting, []
         for start in range(0, len(waiting), self.sample_rows):
+            if start and waiting[0][0].early:  # whoever waits for the batch before goes on first
+                loop.call_soon(self._drain, loop, waiting[start:])
+                return
             batch = waiting[start : start + self.sample_rows]
             try:
                 with self._reading():

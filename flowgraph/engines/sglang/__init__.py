@@ -39,6 +39,7 @@ SGLANG_CPU = Environment(
 
 ENGINE = EngineCapabilities(
     name="sglang",
+    hands_out=True,
     order=2,
     versions=SGLANG,
     environment=SGLANG_CPU,

@@ -37,6 +37,7 @@ VLLM_CPU = Environment(
 
 ENGINE = EngineCapabilities(
     name="vllm",
+    hands_out=True,
     order=3,
     versions=VLLM,
     environment=VLLM_CPU,

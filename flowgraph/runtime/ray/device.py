@@ -10,6 +10,7 @@ import importlib
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -26,13 +27,16 @@ from flowgraph.flows.flow_files import import_file
 from flowgraph.language.graph import Graph
 from flowgraph.language.handle import Ranks, SingleRank
 from flowgraph.language.keys import Key
-from flowgraph.lowering.program import Home, Run, Switch, Sync
+from flowgraph.language.region import Observations
+from flowgraph.lowering.program import Home, Join, Run, Switch, Sync, results_given
 from flowgraph.runtime import scratch as scratches
 from flowgraph.runtime.batch import from_table, select, to_table, write_rows
 from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, stream_full_weights, to_wire
-from flowgraph.runtime.measure.measured_task import Measures, note_process
+from flowgraph.runtime.join_chunks import joined_table, with_terms
+from flowgraph.runtime.measure.measured_task import Measures, about_task, measuring, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.places import DiskVerb, RowSource
+from flowgraph.runtime.ray.mailbox import Mailbox
 from flowgraph.runtime.ray.stack_dump import thread_stacks, write_on_signal
 from flowgraph.runtime.row_identity import (
     IDS,
@@ -46,7 +50,7 @@ from flowgraph.runtime.row_identity import (
     with_ids,
 )
 from flowgraph.runtime.serving import ServerPlace, Servers, engine_of
-from flowgraph.runtime.worker import DeviceWorker
+from flowgraph.runtime.worker import DeviceWorker, NodeResults
 from flowgraph.serialize.graph import from_json
 
 if TYPE_CHECKING:
@@ -109,6 +113,7 @@ class RankActor:
     profiles: Profiles = NO_PROFILES
     measures: Measures = field(default_factory=Measures)
     reserved: socket.socket | None = None
+    mailbox: Mailbox = field(default_factory=Mailbox)
 
     def __repr__(self) -> str:
         """Return a short name of the device; Ray prints it before each line of output of the process."""
@@ -227,19 +232,37 @@ class RankActor:
         `key` contains the seed and the step. `tables` are the tables of all inputs in order; for each input, `shards`
         has their number, and whether their rows are this rank's already. Of ranks that share their rows, only the first
         returns metrics. A FlowError gets notes with the nodes, device and step, and the line of the flow.
+
+        A task that hands out chunks samples all of them; `handed` returns one as soon as it has finished. A task on a
+        chunk without groups returns tables without columns.
         """
         self.read()
         worker, seat = self.workers[graph], self.seat
         process = f"{seat.pool}-{seat.rank}" if seat is not None else f"host-{os.getpid()}"
         profile = self.profiles.of(key.step, f"{process}-{'-'.join(task.nodes)}")
+        if task.streamed and not any(table.num_columns for table in _chunk_tables(task, shards, tables)):
+            return *empty_tables(worker, task), Observations()
+        posts = task.hands_out and (seat is None or task.home is None or leads_row_group(task.home, seat.rank))
+        batch, ends_s = (graph, task.nodes, key.step), dict[int, float]()
+
+        def give(index: int, rows: NodeResults) -> None:
+            ends_s[index] = time.time()
+            if posts:
+                self.mailbox.give(batch, index, _tables(task, rows))
+
         try:
             with self.measures.of(task, worker.graph) as meter, profile:
                 meter.reads(*tables)
-                ran = worker.run(task, self._inputs(worker, task, shards, tables), versions, key)
-                results = {name: table_with_ids(stored, ran.inputs[name]) for name, stored in ran.values.items()}
-                sent = [select(results[name], parts) for name, parts in task.sends]
-                meter.gives(*results.values())
-        except FlowError as error:
+                inputs = self._inputs(worker, task, shards, tables)
+                ran = worker.run(task, inputs, versions, key, give if task.hands_out else None)
+                results = _tables(task, ran)
+                meter.gives(*results[: len(ran.values)])
+            self.measures.split(task, ends_s)
+        except BaseException as error:
+            if posts:
+                self.mailbox.end(batch, error)
+            if not isinstance(error, FlowError):
+                raise
             error.where = error.where or worker.line_of(task)
             where = f"as {task.role} on {seat}" if seat is not None else "on the host"
             error.notes = (*error.notes, f"in {', '.join(task.nodes)} {where}, step {key.step}")
@@ -247,7 +270,19 @@ class RankActor:
         if seat is not None and task.home is not None and not leads_row_group(task.home, seat.rank):
             ran.observed.sums.clear()
         ran.observed.measured += self.measures.drained()
-        return *results.values(), *sent, ran.observed
+        if posts:
+            self.mailbox.end(batch)
+        return *results, ran.observed
+
+    def handed(self, graph: int, task: Run, key: Key) -> tuple[Any, ...]:
+        """Return the tables of a chunk that `run` hands out, as `run` returns those of all rows, once it has finished.
+
+        Raises the error of `run`.
+        """
+        self.read()
+        assert task.chunk is not None, "a chunk is handed out"
+        tables = self.mailbox.take((graph, task.nodes, key.step), task.chunk.index, last=task.chunk.is_last)
+        return *(tables or empty_tables(self.workers[graph], task)), Observations()
 
     def _inputs(
         self, worker: DeviceWorker, task: Run, shards: Shards, tables: Sequence[pa.Table]
@@ -260,6 +295,8 @@ class RankActor:
         read, inputs = dict[str, Any](), dict[str, StoredValue]()
         for name, (number, is_dealt) in zip(task.reads, shards, strict=True):
             pieces = list(islice(waiting, number))
+            if name in task.streamed:  # a rank may have had fewer groups than chunks
+                pieces = [piece for piece in pieces if piece.num_columns] or pieces[:1]
             if parts.get(name):
                 pieces = [select(piece, parts[name]) for piece in pieces]
             # A table that was already split for this rank keeps its rows' positions in the batch.
@@ -359,6 +396,44 @@ def table_with_ids(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> p
     kept.
     """
     return with_ids(to_table(stored.value, lengths_for(stored.value, inputs)), stored.ids)
+
+
+def _tables(task: Run, rows: NodeResults) -> list[pa.Table]:
+    """Return a table for each result of a task, and one for each of the parts that it sends."""
+    tables = {
+        name: with_terms(table_with_ids(stored, rows.inputs[name]), stored.terms)
+        for name, stored in rows.values.items()
+    }
+    return [*tables.values(), *(select(tables[name], parts) for name, parts in task.sends)]
+
+
+def empty_tables(worker: DeviceWorker, task: Run) -> list[pa.Table]:
+    """Return as many tables without columns as a task has results and sends: it made them of a chunk without groups."""
+    import pyarrow as pa
+
+    nodes = {node.name: node for node in worker.graph.nodes}
+    return [pa.table({})] * (sum(1 for _ in results_given(task, nodes)) + len(task.sends))
+
+
+def _chunk_tables(task: Run, shards: Shards, tables: Sequence[pa.Table]) -> list[pa.Table]:
+    waiting = iter(tables)
+    pieces = {name: list(islice(waiting, number)) for name, (number, _) in zip(task.reads, shards, strict=True)}
+    return [piece for name in task.streamed for piece in pieces[name]]
+
+
+def join_chunk_tables(task: Join, counts: Sequence[int], *tables: pa.Table) -> tuple[pa.Table, Observations]:
+    """Join the tables of the chunks of a value; the last of `counts` is the number of tables of what orders the rows.
+
+    Returns the table, and the metrics that are those of the whole batch. Raises the errors of `joined_table`.
+    """
+    parts = iter(tables)
+    *chunks, like = [list(islice(parts, count)) for count in counts]
+    with measuring(about_task(task)) as meter:
+        meter.reads(*tables)
+        joined, observed = joined_table(chunks, like, task.value, task.like)
+        meter.gives(joined)
+    observed.measured.append(meter.measured)
+    return joined, observed
 
 
 def read_source(source: RowSource, step: int) -> pa.Table:

@@ -68,7 +68,7 @@ def _start_actors(
     import ray
 
     homes = tuple(home for home in program.homes if home.pool == pool.name)
-    actor: Any = cast("Any", ray.remote)(concurrency_groups={"beat": 1})(RankActor)
+    actor: Any = cast("Any", ray.remote)(concurrency_groups={"beat": 1, "hand": 1})(RankActor)
     names = dict.fromkeys(name for name, _ in pool.devices)
     strategies = {name: _reserve(program, pool, name, nodes[name], places.groups) for name in names}
     members = list[Member]()
