@@ -18,8 +18,8 @@ from flowgraph.language.handle import (
     Truncation,
     gather,
 )
-from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
-from nodes.values import Columns, Finished, LanguageModel, LogProbs, Prompts, Rollout, Temperature, Text, Versions
+from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory, Versions
+from nodes.values import Columns, Finished, LanguageModel, LogProbs, Prompts, Rollout, Temperature, Text
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype

@@ -16,6 +16,7 @@ from flowgraph.checks.facts import (
     check_staleness_is_corrected,
     check_weights_match_ports,
 )
+from flowgraph.checks.in_flight import check_in_flight_roles
 from flowgraph.checks.lowered import (
     check_home_versions,
     check_nodes_run_once,
@@ -94,6 +95,7 @@ LAWS: Laws = {
         Law(0, "roles", "every role is placed once", check_roles_are_placed_once),
         Law(1, "bounds", "a copy lags no further than the flow lets it", check_lags_are_allowed),
         Law(9, "early", "groups are handed out early by what can", check_chunks_can_be_handed_out),
+        Law(1, "in flight", "rows that newer weights go on with are recorded and trained on", check_in_flight_roles),
     ),
     "lowered": (
         Law(13, "reads", "a value is available where it is read", check_reads_are_available, since="insert_transfers"),

@@ -194,6 +194,14 @@ class RequestOptions:
         int | None,
         placing("--chunks N", "Read the responses of a step in N chunks, as they finish, while others are sampled."),
     ] = None
+    contract: Annotated[
+        str | None,
+        placing(
+            "--contract CONTRACT",
+            "scheduled: a sync waits for responses under way. in_flight: they go on with the new weights.",
+            "scheduled in_flight",
+        ),
+    ] = None
     memory: Annotated[
         str | None, placing("--memory 2GiB", "Memory of this machine to plan for. Default: 7/8 of it, in whole GiB.")
     ] = None

@@ -30,6 +30,8 @@ Checkpointing = Literal["none", "selective", "full"]
 Logits = Literal["whole", "chunked"]
 Offloaded = Literal["parameters", "gradients", "optimizer"]
 WeightsBy = Literal["disk", "group", "memory"]
+Contract = Literal["scheduled", "in_flight"]
+Hold = Literal["retract", "in_place"]
 TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "offload", "transfer"]
 
 MOST_SECONDS = 1e30  # of a part of a task: sums over a step stay finite
@@ -97,6 +99,10 @@ class RoleSettings(Data):
     recomputes (a fused loss). For a role that samples, `cache_share` is the fraction of a device's memory for weights
     and KV cache, and `weights_by` the transport of new weights; None leaves the choice to the engine. A role that
     `sleeps` frees the device while other roles work on it.
+
+    For a role that samples ahead, `contract` says what a sync does to responses under way: "scheduled" waits for them;
+    with "in_flight" they go on with the new weights. `hold` says what becomes of their KV caches then: "retract"
+    computes them again, "in_place" keeps those of the old weights. The JSON omits these two at their defaults.
     """
 
     precision: Precision = "float32"
@@ -107,6 +113,8 @@ class RoleSettings(Data):
     cache_share: Annotated[float, Field(gt=0, le=1)] | None = None
     sleeps: bool = False
     weights_by: WeightsBy | None = None
+    contract: Contract = Field(default="scheduled", exclude_if=lambda contract: contract == "scheduled")
+    hold: Hold = Field(default="retract", exclude_if=lambda hold: hold == "retract")
 
     def __str__(self) -> str:
         everything = len(self.offload) == len(get_args(Offloaded))

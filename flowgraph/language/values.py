@@ -177,25 +177,40 @@ class State(Value):
     kind = Kind.STATE
 
 
+@dataclass(frozen=True)
+class VersionRange:
+    """The versions of weights that may draw the tokens of one step, from `oldest` to `newest`."""
+
+    oldest: int
+    newest: int
+
+    def __contains__(self, version: int) -> bool:
+        return self.oldest <= version <= self.newest
+
+    def __str__(self) -> str:
+        return f"{self.oldest}" if self.oldest == self.newest else f"{self.oldest} to {self.newest}"
+
+
 class Model(Value):
-    """Weights behind a handle, at one version.
+    """Weights behind a handle, at one version, or at any version of a range while responses are drawn.
 
     Real values are made from a handle. `handle` raises LawError once the weights have been updated, because an update
-    is in place and this version no longer exists.
+    is in place and this version no longer exists. `version` is the oldest version of a range, `newest` the newest.
     """
 
     kind = Kind.MODEL
     head: ClassVar[Head] = "tokens"
 
-    def __init__(self, handle: Handle, version: int = 0) -> None:
+    def __init__(self, handle: Handle, version: int | VersionRange = 0) -> None:
         super().__init__(handle)
-        self.version = version
+        versions = version if isinstance(version, VersionRange) else VersionRange(version, version)
+        self.version, self.newest = versions.oldest, versions.newest
 
     @property
     def handle(self) -> Handle:
         """Return the handle of the model. Raises LawError if an update has replaced this version of the weights."""
         handle = cast("Handle", self.data)
-        if handle.version != self.version:
+        if not self.version <= handle.version <= self.newest:
             what = f"version {self.version} of these weights was consumed by an update; they are at {handle.version}"
             raise LawError(what, hint="use the model that `update` returned")
         return handle
@@ -267,6 +282,13 @@ class Lengths(Value):
     """How many tokens of each row are real: [B] int64. Token columns of the same record are padded beyond."""
 
     kind = Kind.ROW
+    dtype = "int64"
+
+
+class Versions(Value):
+    """The version of the policy that sampled each token: [B, T] int64; an update may change it within a response."""
+
+    kind = Kind.TOKEN
     dtype = "int64"
 
 

@@ -10,7 +10,7 @@ from typing import cast
 from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.engines.table import is_server, ranks_of
 from flowgraph.language.graph import Edge, Graph, Node, NodeKind
-from flowgraph.language.values import Model, Value
+from flowgraph.language.values import Model, Value, VersionRange
 
 AS_USUAL = RoleSettings()
 HOST = "host"
@@ -42,6 +42,11 @@ class Home:
         These are all the devices of its layout, or only the first if its engine is an inference server.
         """
         return range(1 if is_server(self.engine) else self.layout.devices)
+
+    @property
+    def in_flight(self) -> bool:
+        """Return whether a sync to this copy does not wait for the responses that it is drawing."""
+        return self.running.contract == "in_flight"
 
     def rank_of(self, place: int) -> int:
         """Return the data rank, from 0, of the member with index `place`; members of one rank are adjacent.
@@ -260,6 +265,11 @@ class CopySchedule:
     ahead: int = 0
     sync_every: int = 1
     updates: int = 1
+
+    def versions(self, step: int) -> VersionRange:
+        """Return the versions that may draw the rows of step `step`: one, or up to that which trains on them."""
+        oldest = self.version(step)
+        return VersionRange(oldest, self.updates * step if self.home.in_flight else oldest)
 
     @property
     def bound(self) -> int:

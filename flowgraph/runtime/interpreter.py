@@ -7,7 +7,7 @@ and what the items in a store are: values in this process (`local`) or reference
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from flowgraph.errors import DataError, LawError
 from flowgraph.files.untrusted import json_as, read_bytes
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Measure, Model, Value
+from flowgraph.language.values import Measure, Model, Value, VersionRange
 from flowgraph.lowering.pipeline_steps import iteration, updates_in_step
 from flowgraph.lowering.program import (
     HOST,
@@ -43,6 +43,7 @@ from flowgraph.lowering.waits import carried_values
 from flowgraph.runtime.batch import read_carried, write_carried
 from flowgraph.runtime.measure.pool_times import PoolTimes
 from flowgraph.runtime.places import Item, Places, RowSource
+from flowgraph.runtime.token_versions import staleness_of
 from flowgraph.runtime.window import BegunStep, load_window, save_window
 
 LOST = -(2**62)
@@ -136,6 +137,8 @@ class Executor:
         for node, updates in step.staleness.items():
             names = ("staleness", "staleness_worst")  # the mean over tokens, and the most: one version draws them all
             step.observed.add(node, [Measure(name, total=updates, count=1) for name in names])
+        for node, measures in staleness_of(step.observed).items():
+            step.observed.add(node, measures)
         carries = {i: name for name, i in program.graph.carries().items()}
         for i, edge in enumerate(program.graph.outputs):
             if not issubclass(edge.type, Model):
@@ -385,12 +388,16 @@ class _Step:
                 for name in rest.reads
             }
             versions = {name: int(self.get(home, name, task)) for name, home in task.homes}
+            ranges = dict[str, VersionRange]()
             for name, home in task.homes:
-                if self._program.pipeline is not None and self._program.pipeline.schedule(home) is not None:
+                copy = self._program.pipeline.schedule(home) if self._program.pipeline is not None else None
+                if copy is not None and home.in_flight:
+                    ranges[name] = replace(copy.versions(self._key.step), oldest=versions[name])
+                elif copy is not None:
                     newest = self._key.step * updates_in_step(self._program, name)
                     self.staleness |= dict.fromkeys(rest.nodes, newest - versions[name])
             do = self._places.draw if rest.hands_out else self._places.run
-            results |= do(self._program.graph, rest, items, versions, self._key)
+            results |= do(self._program.graph, rest, items, {**versions, **ranges}, self._key)
             for name, kind in results_given(rest, nodes):
                 if issubclass(kind, Model) and task.home is not None:
                     self._versions[task.home] = next(iter(versions.values())) + 1

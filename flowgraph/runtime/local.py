@@ -22,7 +22,7 @@ from flowgraph.runtime.hosting import ModelSetup, stream_full_weights
 from flowgraph.runtime.join_chunks import joined_value
 from flowgraph.runtime.measure.measured_task import Measures
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
-from flowgraph.runtime.places import DiskVerb, RowSource
+from flowgraph.runtime.places import DiskVerb, ReadVersions, RowSource
 from flowgraph.runtime.row_identity import StoredValue, ids_in, with_ids
 from flowgraph.runtime.serving import Servers
 from flowgraph.runtime.worker import DeviceWorker, NodeResults
@@ -49,7 +49,7 @@ class InProcess:
         return StoredValue.of(source.batch(step))
 
     def run(
-        self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key
+        self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: ReadVersions, key: Key
     ) -> Mapping[str, StoredValue]:
         """Run the nodes of a task in this process and return their results by name, without models.
 
@@ -61,7 +61,7 @@ class InProcess:
         return self._ran(graph, task, items, versions, key).values
 
     def draw(
-        self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key
+        self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: ReadVersions, key: Key
     ) -> Mapping[str, StoredValue]:
         """Return the next chunk of what a task samples, and with the last chunk all rows, by name.
 
@@ -82,25 +82,19 @@ class InProcess:
         rows = {chunk.named(node): drawn.get(chunk.named(node), NO_ROWS)}
         return rows | ({node: drawn[node]} if chunk.is_last else {})
 
-    def _worker(self, graph: Graph) -> DeviceWorker:
-        return self._workers.setdefault(graph, DeviceWorker(graph, self.handles))
-
     def _ran(
         self,
         graph: Graph,
         task: Run,
         items: Mapping[str, StoredValue],
-        versions: Mapping[str, int],
+        versions: ReadVersions,
         key: Key,
         give: Callable[[int, NodeResults], None] | None = None,
     ) -> NodeResults:
         name = f"{task.place}-0-{'-'.join(task.nodes)}"
         with self.measures.of(task, graph), self.profiles.of(key.step, name):
-            results = self._worker(graph).run(task, items, versions, key, give)
-        observed = self._observed.setdefault(self._step, Observations())
-        observed.merge(results.observed)
-        for node, seconds in results.observed.seconds.items():
-            observed.seconds[node] = observed.seconds.get(node, 0.0) + seconds
+            results = self.worker(graph).run(task, items, versions, key, give)
+        self.observe(self._step, results.observed)
         return results
 
     def join(self, task: Join, chunks: Sequence[StoredValue], like: StoredValue) -> StoredValue:
@@ -109,6 +103,17 @@ class InProcess:
             joined, observed = joined_value(chunks, like, task.value, task.like)
         self._observed.setdefault(self._step, Observations()).merge(observed)
         return joined
+
+    def worker(self, graph: Graph) -> DeviceWorker:
+        """Return the worker that runs the nodes of a graph on the handles of these places."""
+        return self._workers.setdefault(graph, DeviceWorker(graph, self.handles))
+
+    def observe(self, step: object, results: Observations) -> None:
+        """Add observations of a task to those of its step."""
+        observed = self._observed.setdefault(step, Observations())
+        observed.merge(results)
+        for node, seconds in results.seconds.items():
+            observed.seconds[node] = observed.seconds.get(node, 0.0) + seconds
 
     def transfer(self, task: Transfer, item: StoredValue) -> StoredValue:
         """Return the value, or the parts of it that the task transfers, after a conversion to a table and back."""

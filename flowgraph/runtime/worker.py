@@ -12,10 +12,11 @@ from flowgraph.language.graph import Graph, Node, Param
 from flowgraph.language.hand_out import HandingOut, HandOut
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Env, Observations, evaluate
-from flowgraph.language.values import Model, Record, Value
+from flowgraph.language.values import Model, Record, Value, VersionRange
 from flowgraph.lowering.program import Home, Run, results_given, results_of, values_read
 from flowgraph.lowering.project_columns import value_types
 from flowgraph.runtime.row_identity import StoredValue, align_rows
+from flowgraph.runtime.token_versions import check_token_versions
 
 if TYPE_CHECKING:
     from flowgraph.language.handle import Handle
@@ -44,16 +45,17 @@ class DeviceWorker:
         self,
         task: Run,
         inputs: Mapping[str, StoredValue],
-        versions: Mapping[str, int],
+        versions: Mapping[str, int | VersionRange],
         key: Key,
         give: Callable[[int, NodeResults], None] | None = None,
     ) -> NodeResults:
         """Run the nodes of a task and return their results.
 
-        `inputs` are values by name; `versions` are the versions of the models that the task reads, by name. Inputs of a
-        node that contain the same rows are put in the same order first, and a record is reduced to the parts that the
-        node declares. Raises LawError if a home has another version, if a node does not return the next version of the
-        model that it updates, and if a node returns a reduced record; also any error of a node.
+        `inputs` are values by name; `versions` are the versions of the models that the task reads, by name, each a
+        range if newer weights may come while the task runs. Inputs of a node that contain the same rows are put in the
+        same order first, and a record is reduced to the parts that the node declares. Raises LawError if a home has
+        another version, if a token was drawn by a version outside the range, if a node does not return the next version
+        of the model that it updates, and if a node returns a reduced record; also any error of a node.
 
         A task that hands out chunks calls `give` with the index and the rows of each chunk that has finished; a chunk
         without groups is not given. Its result is then that of all rows.
@@ -67,6 +69,7 @@ class DeviceWorker:
             models[name] = kind(kind(self.handles[home], version).handle, version)
         if give is not None and task.chunk is not None:
             models |= self._handing_out(models, task, task.chunk.of, inputs, give)
+        flying = next((version for version in versions.values() if isinstance(version, VersionRange)), None)
         observed = Observations(terms={} if task.streamed else None)
         store, read = dict(inputs), dict[str, Sequence[StoredValue]]()
         nodes = [self._nodes[name] for name in task.nodes]
@@ -78,6 +81,8 @@ class DeviceWorker:
                 evaluate(together, env, key, observed)
             for node in together:
                 for name, value in _checked_results(node, env[node], versions):
+                    if flying is not None:
+                        observed.add(node.name, check_token_versions(node.name, value, flying, key.step))
                     store[name] = StoredValue.of(value, list(aligned.values()))
                     read[name] = tuple(aligned.values())
         names = [name for name, _ in results_given(task, self._nodes) if name in read]
@@ -132,10 +137,11 @@ def _environment(values: Mapping[str, Value], nodes: Sequence[Node]) -> Env:
     return env
 
 
-def _checked_results(node: Node, result: Any, versions: Mapping[str, int]) -> list[tuple[str, Value]]:
+def _checked_results(node: Node, result: Any, versions: Mapping[str, int | VersionRange]) -> list[tuple[str, Value]]:
     values = dict[str, Value](zip(results_of(node), result if isinstance(result, tuple) else (result,), strict=True))
     for value in values.values():
-        if isinstance(value, Model) and value.version != next(iter(versions.values())) + 1:
+        carried = next(iter(versions.values())) if isinstance(value, Model) else 0
+        if isinstance(value, Model) and value.version != (carried + 1 if isinstance(carried, int) else None):
             what = f"{node.op.name} must return the next version of the model that it carries"
             raise LawError(what, where=str(node.at), hint="return model.advanced(), once")
         if isinstance(value, Record) and value.narrowed:

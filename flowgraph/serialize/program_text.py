@@ -39,7 +39,10 @@ def pipeline_lines(program: Program) -> list[str]:
     pipeline = program.pipeline
     assert pipeline is not None, "its steps overlap"
     steps = "step" if pipeline.depth == 1 else "steps"
-    lines = [f"overlap, {pipeline.depth} {steps} deep; rows of step k are drawn by one version of the weights"]
+    rows = "are drawn by one version of the weights"
+    if any(copy.home.in_flight for copy in pipeline.copies):
+        rows = "start with one version of the weights, and go on with newer ones, up to k"
+    lines = [f"overlap, {pipeline.depth} {steps} deep; rows of step k {rows}"]
     copies = [
         [
             f"copy  {copy.home.param}",
@@ -47,6 +50,7 @@ def pipeline_lines(program: Program) -> list[str]:
             f"{copy.ahead} ahead",
             "a sync every step" if copy.sync_every == 1 else f"a sync every {copy.sync_every} steps",
             f"at most {copy.bound} update{'' if copy.bound == 1 else 's'} old",
+            *([f"in flight, {copy.home.running.hold}"] if copy.home.in_flight else []),
         ]
         for copy in pipeline.copies
     ]

@@ -41,7 +41,7 @@ from flowgraph.app.planning.saved_plans import (
 from flowgraph.app.request import FlowLike, Say, fields
 from flowgraph.app.running.training import RunResult, silent
 from flowgraph.cluster.calibration import Calibration
-from flowgraph.cluster.plan import Plan
+from flowgraph.cluster.plan import Contract, Plan
 from placements import calibration as fits
 
 
@@ -63,6 +63,7 @@ def plan(
     depth: int | None = None,
     sync_every: int | None = None,
     chunks: int | None = None,
+    contract: Contract | None = None,
     engine: Mapping[str, str] | Names | None = None,
     precision: str | None = None,
     constants: PathLike | None = None,
@@ -101,6 +102,7 @@ def plan(
         depth: how many steps sampling works ahead of training.
         sync_every: copy the trained weights to sampling every this many steps.
         chunks: in how many chunks the responses of a step are read, as they finish.
+        contract: what a sync does to responses under way: `scheduled` waits for them, `in_flight` does not.
         engine: the engine for each use: `{"train": "megatron", "sample": "vllm"}`.
         precision: the precision of the weights that generate responses: bfloat16, fp8 or fp4.
         constants: a file with constants of engines, which replace the built-in ones.
@@ -186,6 +188,7 @@ def draw(
     depth: int | None = None,
     sync_every: int | None = None,
     chunks: int | None = None,
+    contract: Contract | None = None,
     cache: PathLike | None = None,
     say: Say = silent,
 ) -> DrawResult:
@@ -197,7 +200,7 @@ def draw(
         steps: the number of steps in a timeline.
         unfold: draw each machine of a pool, however many there are.
         model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, depth,
-            sync_every, chunks, cache: for a flow, as for `plan`; ignored for a Plan or PlanResult.
+            sync_every, chunks, contract, cache: for a flow, as for `plan`; ignored for a Plan or PlanResult.
         say: receives each note as a line.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flowgraph.analysis.placed_graph import check_plan
-from flowgraph.app.planning.overlap import with_overlap
+from flowgraph.app.planning.overlap import with_contract, with_overlap
 from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.planning.saved_plans import plan_again, prepare_again, saved_plan
@@ -104,6 +104,8 @@ def _searched(
     if target.changes_plan:
         plan = _as_asked(plan, prepared.problem.graph, target, f"plan of {plan.flow}")
         plan = saved_plan(plan, prepared, f"plan of {plan.flow}").forecast()
+    if target.contract is not None:
+        plan = with_contract(plan, target.contract, f"plan of {plan.flow}")
     check_plan(plan, prepared.problem.graph, f"plan of {plan.flow}")
     return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 
@@ -130,6 +132,8 @@ def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check |
     if plan is not None and request.target.changes_plan:
         plan = _as_asked(plan, prepared.problem.graph, request.target, where)
         prepared = prepare_again(plan, request, where)
+    if plan is not None and request.target.contract is not None:
+        plan = with_contract(plan, request.target.contract, where)
     if check is not None:
         check(prepared)
     if plan is None:

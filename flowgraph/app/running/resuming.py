@@ -158,7 +158,7 @@ def _files_changed(saved: SavedRun) -> list[str]:
 
 def _with_target(saved: SavedRun, changes: Request) -> Request:
     execution = changes.execution
-    overlap = changes.target.model_dump(include={"depth", "sync_every", "chunks"})
+    overlap = changes.target.model_dump(include={"depth", "sync_every", "chunks", "contract"})
     address = execution.address or saved.request.execution.address
     if changes.target != Target(**overlap):
         request = saved.request.model_copy(update={"target": changes.target})

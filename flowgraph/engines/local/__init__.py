@@ -8,7 +8,7 @@ _SUPPORT = Support(
     devices=EVERYWHERE,
     data=MAX_RANKS,
     single_device=frozenset({"step"}),
-    settings={"sleeps": ()},
+    settings={"sleeps": (), "contract": (), "hold": ("retract",)},
 )
 
 ENGINE = EngineCapabilities(

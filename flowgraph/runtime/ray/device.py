@@ -35,7 +35,7 @@ from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire,
 from flowgraph.runtime.join_chunks import joined_table, with_terms
 from flowgraph.runtime.measure.measured_task import Measures, about_task, measuring, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
-from flowgraph.runtime.places import DiskVerb, RowSource
+from flowgraph.runtime.places import DiskVerb, ReadVersions, RowSource
 from flowgraph.runtime.ray.mailbox import Mailbox
 from flowgraph.runtime.ray.stack_dump import thread_stacks, write_on_signal
 from flowgraph.runtime.row_identity import (
@@ -224,14 +224,15 @@ class RankActor:
             self.workers = [DeviceWorker(graph, self.handles) for graph in self.flows.read()]
 
     def run(
-        self, graph: int, task: Run, versions: Mapping[str, int], key: Key, shards: Shards, *tables: pa.Table
+        self, graph: int, task: Run, versions: ReadVersions, key: Key, shards: Shards, *tables: pa.Table
     ) -> tuple[Any, ...]:
         """Run a task and return a table for each result, then the tables that the task sends, then the observations.
 
         `graph` is the index of the graph in the run; `versions` are the versions of the models that the task reads;
         `key` contains the seed and the step. `tables` are the tables of all inputs in order; for each input, `shards`
-        has their number, and whether their rows are this rank's already. Of ranks that share their rows, only the first
-        returns metrics. A FlowError gets notes with the nodes, device and step, and the line of the flow.
+        has their number, and whether their rows are this rank's already. What follows the tables is ignored: Ray has
+        waited for it. Of ranks that share their rows, only the first returns metrics. A FlowError gets notes with the
+        nodes, device and step, and the line of the flow.
 
         A task that hands out chunks samples all of them; `handed` returns one as soon as it has finished. A task on a
         chunk without groups returns tables without columns.
@@ -239,7 +240,8 @@ class RankActor:
         self.read()
         worker, seat = self.workers[graph], self.seat
         process = f"{seat.pool}-{seat.rank}" if seat is not None else f"host-{os.getpid()}"
-        profile = self.profiles.of(key.step, f"{process}-{'-'.join(task.nodes)}")
+        flies = task.home is not None and task.home.in_flight  # beside another: only one can be profiled
+        profile = (NO_PROFILES if flies else self.profiles).of(key.step, f"{process}-{'-'.join(task.nodes)}")
         if task.streamed and not any(table.num_columns for table in _chunk_tables(task, shards, tables)):
             return *empty_tables(worker, task), Observations()
         posts = task.hands_out and (seat is None or task.home is None or leads_row_group(task.home, seat.rank))
@@ -367,6 +369,9 @@ class RankActor:
             self._load(home, from_wire(wire), version)
 
     def _load(self, home: Home, weights: Mapping[str, Any], version: int) -> None:
+        if home.in_flight:
+            self.handles[home].take(weights, version)
+            return
         self.handles[home].load(weights)
         self.handles[home].version = version
 

@@ -19,7 +19,7 @@ from flowgraph.lowering.project_columns import value_types
 from flowgraph.lowering.task_names import task_name
 from flowgraph.runtime.batch import read_rows
 from flowgraph.runtime.hosting import LoadedModels
-from flowgraph.runtime.places import DiskVerb, RowSource
+from flowgraph.runtime.places import DiskVerb, ReadVersions, RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import (
     Flows,
@@ -39,6 +39,8 @@ from flowgraph.runtime.serving import engine_of
 
 SHUT_S = 10.0  # how long a process may take to end its servers before it is killed together with them
 MAX_SOURCES = 8  # whose rows stay in Ray's store
+HAND, WEIGHTS, IN_FLIGHT = "hand", "weights", "in_flight"
+"""Groups of calls that an actor runs beside others: they wait for a chunk, bring weights in flight, or read those."""
 DISK_VERBS: Mapping[DiskVerb, str] = {
     "save": "saving",
     "save_state": "saving the state of",
@@ -83,6 +85,7 @@ class RayPlaces:
     _observed: dict[object, Observations] = field(default_factory=dict[object, Observations])
     _drawn: dict[str, TableReferences] = field(default_factory=dict[str, TableReferences])
     _using: dict[Home, list[Any]] = field(default_factory=dict[Home, list[Any]])
+    _came: dict[Home, list[Any]] = field(default_factory=dict[Home, list[Any]])
 
     @property
     def members(self) -> list[Member]:
@@ -112,7 +115,7 @@ class RayPlaces:
         return TableReferences((host_task(read_source).remote(ref, step),))
 
     def run(
-        self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: Mapping[str, int], key: Key
+        self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: ReadVersions, key: Key
     ) -> Mapping[str, TableReferences]:
         """Submit a task to each member of its home, or to a host process; return references to its results by name.
 
@@ -134,8 +137,10 @@ class RayPlaces:
                 call = host_task(run_on_host).options(num_returns=returns)
                 results = call.remote(self.flows_ref(), self.scratch, which, task, {}, key, shards, *refs)
             else:
-                call = member.actor.run.options(num_returns=returns)
-                results = call.remote(which, task, dict(versions), key, shards, *refs)
+                group = {"concurrency_group": IN_FLIGHT} if home is not None and home.in_flight else {}
+                call = member.actor.run.options(num_returns=returns, **group)
+                came = self._came.get(home, []) if home is not None else []  # Ray waits for them, too
+                results = call.remote(which, task, dict(versions), key, shards, *refs, *came)
             calls.append(results if isinstance(results, list) else [results])
             if home is None or leads_row_group(home, index):
                 leading.append(calls[-1])
@@ -146,7 +151,7 @@ class RayPlaces:
         return _references(task, names, leading, dealt)
 
     def draw(
-        self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: Mapping[str, int], key: Key
+        self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: ReadVersions, key: Key
     ) -> Mapping[str, TableReferences]:
         """Return references to the next chunk of what a task samples, and with the last chunk to all rows, by name.
 
@@ -160,7 +165,7 @@ class RayPlaces:
         which, returns, leading = self.graphs.index(graph), len(task.sends) + 2, list[list[Any]]()
         for index, member in enumerate(self._members(home)):
             if leads_row_group(home, index):
-                call = member.actor.handed.options(num_returns=returns, concurrency_group="hand")
+                call = member.actor.handed.options(num_returns=returns, concurrency_group=HAND)
                 leading.append(call.remote(which, task, key))
                 about = f"chunk {chunk} of {node} ({task.role}), step {key.step}"
                 self._wait_for(leading[-1][-1], about, member, node)
@@ -188,26 +193,33 @@ class RayPlaces:
     def sync(self, task: Sync, version: int) -> None:
         """Submit a copy of a model's weights, of version `version`, from the source home of `task` to its target.
 
-        Inference servers get the weights from the members of the source, after they have answered all requests. Other
-        weights are copied within each process that has both homes, or else through Ray's object store.
+        Inference servers get the weights from the members of the source, after they have answered all requests; servers
+        in flight get them at once. Other weights are copied within each process that has both homes, or else through
+        Ray's object store. Later tasks of a copy in flight wait for its weights.
         """
         source, target, about = task.source, task.target, f"{task.value}, sync to {task.target}"
         senders, receivers = self._members(source), self._members(target)
+        group = {"concurrency_group": WEIGHTS} if target.in_flight else {}
         if target in self.doors:
-            by = self.way(source, target)
+            by, using = self.way(source, target), [] if target.in_flight else self._using.get(target, [])
             sent = [
-                member.actor.send.remote(task, doors, version, self.scratch, by, *self._using.get(target, []))
+                member.actor.send.remote(task, doors, version, self.scratch, by, *using)
                 for member, doors in zip(senders, self._doors_of(source, target), strict=True)
             ]
             self._wait_for_all(sent, about, senders)
-            self._wait_for_all([receivers[0].actor.took.remote(target, version, *sent)], about, receivers[:1])
+            refs = [receivers[0].actor.took.options(**group).remote(target, version, *sent)]
+            self._wait_for_all(refs, about, receivers[:1])
         elif source.pool == target.pool and len(receivers) <= len(senders):
-            self._wait_for_all([member.actor.sync.remote(task, version) for member in senders], about, senders)
+            refs = [member.actor.sync.remote(task, version) for member in senders]
+            self._wait_for_all(refs, about, senders)
         else:
             sent = [member.actor.give.remote(task) for member in senders]
             self._wait_for_all(sent[1:], about, senders[1:])
-            refs = [member.actor.take.remote(target, sent[0], version, task) for member in receivers]
+            takes = [member.actor.take.options(**group) for member in receivers]
+            refs = [take.remote(target, sent[0], version, task) for take in takes]
             self._wait_for_all(refs, about, receivers)
+        if target.in_flight:
+            self._came[target] = refs
 
     def way(self, source: Home, target: Home) -> WeightsBy:
         """Return the weight transport from `source` to the servers of `target`: "memory", "group" or "disk".
@@ -301,6 +313,8 @@ class RayPlaces:
         does.
         """
         members = self._members(home)
+        if home.in_flight:  # its other calls are in groups of their own, which do not wait for each other
+            self.finish()
         refs = [member.actor.on_disk.remote(home, verb, folder.absolute(), version) for member in members]
         self._wait_for_all(refs, f"{DISK_VERBS[verb]} {home.param}", members)
         self.finish()
