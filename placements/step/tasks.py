@@ -57,9 +57,15 @@ class ProgramPlacement:
     def placed(self) -> PlacedRole:
         """Return the placement as a PlacedRole with stand-in settings; a program only tests settings for equality."""
         running = RoleSettings(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps)
-        placed = PlacedRole(role=self.role, pool=self.pool, engine=self.engine, running=running, lag=self.lag)
-        changes = {name: value for name in ("ahead", "chunks") if (value := getattr(self, name)) != (name == "chunks")}
-        return placed.model_copy(update=changes) if changes else placed
+        return PlacedRole(
+            role=self.role,
+            pool=self.pool,
+            engine=self.engine,
+            running=running,
+            lag=self.lag,
+            ahead=self.ahead,
+            chunks=self.chunks,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -448,6 +448,7 @@ def test_what_cannot_be_in_flight_is_refused_with_a_reason(golden: Callable[[str
         "an engine that keeps no cache": changed(
             "policy.sample", running=RoleSettings(contract="in_flight", hold="in_place")
         ),
+        "chunks of a step": changed("policy.sample", chunks=2),
         "a hold without the contract": changed("policy.sample", running=RoleSettings(hold="in_place"), engine="sglang"),
     }
     texts = list[str]()
