@@ -21,8 +21,9 @@ def check_in_flight_roles(placed: PlacedGraph) -> Iterator[FlowError]:
     """Yield an error for each role with the contract `in_flight` whose responses cannot go on with newer weights.
 
     Such a role samples ahead of training, on devices that do not train, and never sleeps. What its nodes return says
-    which version drew each token, and the update of their model reads it. No role of the plan hands out chunks. Also an
-    error: a hold without the contract.
+    which version drew each token, and the update of their model reads it. No role of the plan hands out chunks. A role
+    of a model that the plan does not train may have the contract: it gets no weights. Also an error: a hold without the
+    contract.
     """
     for row in placed.plan.placed:
         role = placed.roles.get(row.role)
@@ -39,6 +40,8 @@ def _faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[tuple[
     if role.use != "sample":
         yield "only a role that samples has responses under way", ""
         return
+    if trainer is None:  # such as a check of held-out rows on the copies of a run: no weights come meanwhile
+        return
     if not row.ahead:
         yield "it does not work ahead of training, so no response is under way at a sync", "--depth 1"
     for each in placed.plan.placed:
@@ -47,7 +50,7 @@ def _faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[tuple[
             yield f"{each.role} hands out chunks of a step, which rows in flight cannot be combined with", hint
     if row.running.sleeps:
         yield "it sleeps, and what sleeps draws nothing", ""
-    if trainer is not None and trainer.pool == row.pool:
+    if trainer.pool == row.pool:
         yield f"{trainer.role} runs on the same devices, so no response is under way at a sync", "--placement split"
     nodes = [node for node in placed.graph.all_nodes if node.name in role.nodes]
     trained_on = read_by_updates(placed.graph, role.param)
