@@ -116,8 +116,8 @@ def generate(
     ]
 
     def rows(places: Sequence[int], completions: Sequence[Completion]) -> Rollout:
-        asked = [requests[place] for place in places]
-        return _rollout(policy, prompts, [place // n for place in places], asked, completions, drawn_at)
+        sampled = [requests[place] for place in places]
+        return _rollout(policy, prompts, [place // n for place in places], sampled, completions, drawn_at)
 
     drawn_at = Temperature.with_truncation(temperature, truncation)
     return rows(range(len(requests)), gather(policy.handle, requests, rows))

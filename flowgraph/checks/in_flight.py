@@ -36,7 +36,7 @@ def check_in_flight_roles(placed: PlacedGraph) -> Iterator[FlowError]:
 
 
 def _faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[tuple[str, str]]:
-    trainer = next((each for each in placed.plan.placed if each.role == f"{role.param}.train"), None)
+    trainer = next((placing for placing in placed.plan.placed if placing.role == f"{role.param}.train"), None)
     if role.use != "sample":
         yield "only a role that samples has responses under way", ""
         return
@@ -44,10 +44,10 @@ def _faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[tuple[
         return
     if not row.ahead:
         yield "it does not work ahead of training, so no response is under way at a sync", "--depth 1"
-    for each in placed.plan.placed:
-        if each.chunks > 1:
+    for sampler in placed.plan.placed:
+        if sampler.chunks > 1:
             hint = "leave out chunks, or --contract scheduled"
-            yield f"{each.role} hands out chunks of a step, which rows in flight cannot be combined with", hint
+            yield f"{sampler.role} hands out chunks of a step, which rows in flight cannot be combined with", hint
     if row.running.sleeps:
         yield "it sleeps, and what sleeps draws nothing", ""
     if trainer.pool == row.pool:
@@ -56,7 +56,7 @@ def _faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[tuple[
     trained_on = read_by_updates(placed.graph, role.param)
     for node in nodes:
         kinds = [kind for result in node.returns if issubclass(result, Record) for kind in fields(result).values()]
-        if not all(any(issubclass(kind, wanted) for kind in kinds) for wanted in (Versions, Mask)):
+        if not all(any(issubclass(kind, column) for kind in kinds) for column in (Versions, Mask)):
             yield f"what {node.name} returns does not say which version drew each token", "return a Rollout"
         if node.name not in trained_on:
             yield f"no update of {role.param} reads the rows of {node.name}, so nothing bounds its weights", ""

@@ -34,8 +34,10 @@ from flowgraph.lowering.waits import homes_replaced
 
 def check_nodes_run_once(program: Program) -> Iterator[FlowError]:
     """Yield an error for each node of the graph that the program does not run, or runs more than once."""
-    whole = (task for task in program.tasks if isinstance(task, Run) and (task.chunk is None or not task.chunk.index))
-    runs = Counter(name for task in whole for name in task.nodes)
+    undivided = (
+        task for task in program.tasks if isinstance(task, Run) and (task.chunk is None or not task.chunk.index)
+    )
+    runs = Counter(name for task in undivided for name in task.nodes)
     for node in program.graph.nodes:
         if runs[node.name] != 1:
             yield LawError(f"the program runs {node.name} {runs[node.name]} times, not once", where=str(node.at))
@@ -127,10 +129,10 @@ def check_parts_suffice(program: Program) -> Iterator[FlowError]:
             for name, parts in task.parts:
                 yield from _lacking(task, name, parts, needed.get(name, ()))
     read = parts_read_by_place(program, program.tasks, types)
-    whole = parts_read_by_place(program, list(map(_without_chunks, program.tasks)), types)
+    in_batch = parts_read_by_place(program, list(map(_without_chunks, program.tasks)), types)
     for task in program.tasks:
         if isinstance(task, Transfer):
-            reads = read if task.chunk is not None else whole
+            reads = read if task.chunk is not None else in_batch
             if task.parts != IDS_ONLY or (task.value, task.target) in reads:
                 yield from _lacking(task, task.value, task.parts, reads.get((task.value, task.target), ()))
 

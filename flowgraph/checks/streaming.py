@@ -23,7 +23,7 @@ def check_chunks_can_be_handed_out(placed: PlacedGraph) -> Iterator[FlowError]:
             yield PlanError.no_chunks(placed.where, row.role, row.chunks, "it samples nothing")
         elif not engine.hands_out:
             why = f"the engine `{row.engine}` returns all responses of a step at once"
-            engines = ", ".join(name for name, each in ENGINES.items() if each.hands_out)
+            engines = ", ".join(name for name, capable in ENGINES.items() if capable.hands_out)
             yield PlanError.no_chunks(placed.where, row.role, row.chunks, why, f"these hand them out: {engines}")
         elif not any(node.op.hands_out for node in nodes):
             why = f"{nodes[0].name} returns all its rows at once"

@@ -27,8 +27,8 @@ def chunk_sizes(groups: int, chunks: int) -> list[int]:
     >>> chunk_sizes(10, 4), chunk_sizes(2, 3)
     ([3, 3, 2, 2], [1, 1, 0])
     """
-    each, more = divmod(groups, chunks)
-    return [each + (index < more) for index in range(chunks)]
+    size, larger = divmod(groups, chunks)
+    return [size + (index < larger) for index in range(chunks)]
 
 
 @dataclass(eq=False)

@@ -203,7 +203,7 @@ class Model(Value):
 
     def __init__(self, handle: Handle, version: int | VersionRange = 0) -> None:
         super().__init__(handle)
-        versions = version if isinstance(version, VersionRange) else VersionRange(version, version)
+        versions = version if isinstance(version, VersionRange) else VersionRange(oldest=version, newest=version)
         self.version, self.newest = versions.oldest, versions.newest
 
     @property

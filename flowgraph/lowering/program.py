@@ -185,7 +185,7 @@ class Join(_Printed):
     @property
     def parts(self) -> tuple[str, ...]:
         """Return the names of the chunks in the store, in the order in which they are handed out."""
-        return tuple(Chunk(index, self.chunks).named(self.value) for index in range(self.chunks))
+        return tuple(Chunk(index=index, of=self.chunks).named(self.value) for index in range(self.chunks))
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,8 @@ class CopySchedule:
     def versions(self, step: int) -> VersionRange:
         """Return the versions that may draw the rows of step `step`: one, or up to that which trains on them."""
         oldest = self.version(step)
-        return VersionRange(oldest, self.updates * step if self.home.in_flight else oldest)
+        newest = self.updates * step if self.home.in_flight else oldest
+        return VersionRange(oldest=oldest, newest=newest)
 
     @property
     def bound(self) -> int:

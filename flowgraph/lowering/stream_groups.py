@@ -5,9 +5,9 @@ After, with `policy.sample` in two chunks:
     run policy.generate 1/2, transfer policy.generate 1/2, run score 1/2
     run policy.generate 2/2, transfer policy.generate 2/2, run score 2/2
     transfer policy.generate (ids of rows), join score
-A chunk holds the groups that finished next, as many as any other chunk. Rows are put back by their ids, so what reads
-a joined value gets the batch as it would be without chunks. Runs in the pool that samples, and those that need all
-rows, wait for the batch.
+A chunk holds the groups that finished next, as many as any other chunk. Rows are put back by their ids, so the
+readers of a joined value get the batch as it would be without chunks. Runs in the pool that samples, and those that
+need all rows, wait for the batch.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def has_rows(kind: type[Value]) -> bool:
 
 @lru_cache(maxsize=16)
 def in_one_batch(program: Program) -> Program:
-    """Return the program without chunks: what samples makes all rows at once, as it does with recorded rows."""
+    """Return the program without chunks: sampling returns all rows at once, as recorded rows are read."""
     if not any(isinstance(task, Join) for task in program.tasks):
         return program
     tasks = list[Task]()
@@ -156,20 +156,20 @@ def _in_chunks(program: Program, source: Run, chunks: int) -> Iterator[Task]:
     read = {(name, task.place) for task in batch for name in task.reads}
     read |= {(value_name(edge), HOST) for edge in program.graph.outputs}
     order = [
-        Transfer(like, source.place, place, IDS_ONLY)
+        Transfer(value=like, source=source.place, target=place, parts=IDS_ONLY)
         for place in sorted({task.place for task in runs.values()})
         if (like, place) not in read
     ]
     source = replace(source, sends=(*source.sends, *(((like, IDS_ONLY),) if order else ())))
     yield from (task for place, task in enumerate(tasks) if place not in after)
     for index in range(chunks):
-        yield from (replace(task, chunk=Chunk(index, chunks)) for task in (source, *streamed.values()))
+        yield from (replace(task, chunk=Chunk(index=index, of=chunks)) for task in (source, *streamed.values()))
     rest = [tasks[place] for place in sorted(after - {first})]
     moves = [task for task in rest if isinstance(task, Transfer) and (task.value, task.target) in read]
     yield from (*order, *(task for task in moves if task.value == like))
     for place in sorted(after - {first}):
         if place in runs:
             names = (name for name, _ in results_given(runs[place], program.nodes))
-            yield from (Join(name, runs[place].place, chunks, like) for name in names)
+            yield from (Join(value=name, place=runs[place].place, chunks=chunks, like=like) for name in names)
         elif not isinstance(task := tasks[place], Transfer) or (task in moves and task.value != like):
             yield task

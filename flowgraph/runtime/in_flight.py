@@ -23,8 +23,10 @@ from flowgraph.lowering.program import HOST, Home, Run, Sync, Transfer, results_
 from flowgraph.runtime.hosting import stream_full_weights
 from flowgraph.runtime.local import InProcess
 from flowgraph.runtime.measure.measured_task import Measures
+from flowgraph.runtime.measure.profiling import Profiles
 from flowgraph.runtime.places import DiskVerb, ReadVersions
 from flowgraph.runtime.row_identity import StoredValue
+from flowgraph.runtime.serving import Servers
 
 THREADS = 64  # of tasks that may run at once at no particular place: most of them wait for their inputs
 
@@ -43,7 +45,7 @@ def resolved(item: StoredValue | Pending) -> StoredValue:
 
 
 @dataclass(eq=False)
-class InFlight(InProcess):
+class PlacesInFlight(InProcess):
     """Places in this process: each pool runs its tasks in order in one thread, beside those of the others.
 
     Tasks on copies in flight, and host nodes without side effects, have threads of their own. Host nodes with side
@@ -114,12 +116,12 @@ class InFlight(InProcess):
             return dict(stream_full_weights(source)) if is_server(task.target.engine) else source.weights()
 
         def take(_: Observations, measures: Measures) -> None:
-            weights = given.result()
+            weights = copied.result()
             with measures.of(task) as meter:
                 meter.gives(*weights.values())
                 target.take(weights, version)
 
-        given = self._submit(self._in_order[task.source.pool], give)
+        copied = self._submit(self._in_order[task.source.pool], give)
         lane = f"weights of {task.target}" if task.target.in_flight else task.target.pool
         self._came[task.target] = self._submit(self._in_order[lane], take)
 
@@ -163,3 +165,11 @@ class InFlight(InProcess):
         for threads in (self._anywhere, *self._in_order.values()):
             threads.shutdown(cancel_futures=True)
         super().close()
+
+
+def places_in_process(
+    homes: Sequence[Home], handles: Mapping[Home, Any], servers: Servers, profiles: Profiles
+) -> InProcess:
+    """Return the places of a program with these homes: they work side by side, in threads, if any home is in flight."""
+    kind = PlacesInFlight if any(home.in_flight for home in homes) else InProcess
+    return kind(handles, servers, profiles)

@@ -25,7 +25,7 @@ V = TypeVar("V", bound=Value)
 Terms = Mapping[tuple[str, str], Measure]
 
 NO_EXTRAS = "{}"
-"""What is known of a row of a chunk of which nothing else is known."""
+"""The metadata of a row of a chunk that has no other."""
 ROW_TERM, GROUP_TERM = "%row", "%group"
 """What the names of columns with terms of rows and of groups begin with; node and metric follow, after tabs."""
 
@@ -81,7 +81,7 @@ def joined_value(
     for node, metric in filled[0].terms:
         measures = [chunk.terms[node, metric] for chunk in filled]
         rows = stacked([_term(measure.rows) for measure in measures], name).data
-        groups = torch.cat([each.groups for each in measures]) if measures[0].groups is not None else None
+        groups = torch.cat([measure.groups for measure in measures]) if measures[0].groups is not None else None
         sorted_rows = rows[groups.argsort()] if groups is not None else rows[torch.from_numpy(places)]
         observed.add(node, [Measure.of_rows(metric, sorted_rows)])
     return StoredValue(value, {column: numbers[places] for column, numbers in ids.items()}), observed
@@ -102,7 +102,7 @@ def stacked(values: Sequence[V], name: str) -> V:
     first = values[0]
     if isinstance(first, Record):
         records = cast("Sequence[Record]", values)
-        parts = {part: stacked([each.parts[part] for each in records], name) for part in first.parts}
+        parts = {part: stacked([record.parts[part] for record in records], name) for part in first.parts}
         return cast("V", type(first).of(parts))
     datas: list[Any] = [value.data for value in values]
     if first.kind not in (Kind.ROW, Kind.TOKEN):
@@ -152,12 +152,12 @@ def joined_table(
     import pyarrow as pa
 
     filled = [[table for table in tables if table.num_columns] for tables in chunks]
-    whole = [table for tables in filled if tables and (table := join_shards(tables, name)).num_rows]
-    if not whole:
+    chunk_tables = [table for tables in filled if tables and (table := join_shards(tables, name)).num_rows]
+    if not chunk_tables:
         raise LawError.not_aligned(name, order, "its chunks have no rows with ids")
-    if any(table.schema.metadata != whole[0].schema.metadata for table in whole):
+    if any(table.schema.metadata != chunk_tables[0].schema.metadata for table in chunk_tables):
         raise LawError.not_aligned(name, name, "its chunks give different scalars")
-    rows = pa.concat_tables(whole, promote_options="default").combine_chunks()
+    rows = pa.concat_tables(chunk_tables, promote_options="default").combine_chunks()
     for place, column in enumerate(rows.column_names):
         if column.endswith(EXTRAS) and rows.column(column).null_count:
             rows = rows.set_column(place, column, rows.column(column).fill_null(NO_EXTRAS))

@@ -78,9 +78,9 @@ class InProcess:
 
             self._drawn[node] = {**self._ran(graph, task, items, versions, key, give).values, **chunks}
             self.measures.split(task, ends_s)
-        drawn = self._drawn[node] if not chunk.is_last else self._drawn.pop(node)
-        rows = {chunk.named(node): drawn.get(chunk.named(node), NO_ROWS)}
-        return rows | ({node: drawn[node]} if chunk.is_last else {})
+        batch = self._drawn[node] if not chunk.is_last else self._drawn.pop(node)
+        rows = {chunk.named(node): batch.get(chunk.named(node), NO_ROWS)}
+        return rows | ({node: batch[node]} if chunk.is_last else {})
 
     def _ran(
         self,

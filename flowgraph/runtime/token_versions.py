@@ -31,16 +31,16 @@ def check_token_versions(node: str, value: Value, allowed: VersionRange, step: i
         return
     counts, spans_B = defaultdict[int, int](int), list[int]()
     for versions, counted in zip(column.data.tolist(), mask.data.tolist(), strict=True):
-        drawn = [version for version, is_token in zip(versions, counted, strict=True) if is_token]
-        for version in drawn:
+        in_order = [version for version, is_token in zip(versions, counted, strict=True) if is_token]
+        for version in in_order:
             counts[version] += 1
-        spans_B += [sum(a != b for a, b in zip(drawn, [None, *drawn], strict=False))] if drawn else []
+        spans_B += [sum(a != b for a, b in zip(in_order, [None, *in_order], strict=False))] if in_order else []
     for version, tokens in sorted(counts.items()):
         if version not in allowed:
             raise LawError.drawn_by_other(node, step, version, str(allowed))
-        yield Measure(f"{AGED}{allowed.newest - version}", tokens, 1)
-    yield Measure("spans", sum(spans_B), len(spans_B))
-    yield Measure("mixed", sum(spans > 1 for spans in spans_B), len(spans_B))
+        yield Measure(name=f"{AGED}{allowed.newest - version}", total=tokens, count=1)
+    yield Measure(name="spans", total=sum(spans_B), count=len(spans_B))
+    yield Measure(name="mixed", total=sum(spans > 1 for spans in spans_B), count=len(spans_B))
 
 
 def staleness_of(observed: Observations) -> Mapping[str, tuple[Measure, Measure]]:
@@ -54,8 +54,10 @@ def staleness_of(observed: Observations) -> Mapping[str, tuple[Measure, Measure]
             tokens_by_age[node][int(name.removeprefix(AGED))] = observed.sums.pop((node, name))[0]
     return {
         node: (
-            Measure("staleness", sum(age * tokens for age, tokens in ages.items()), sum(ages.values())),
-            Measure("staleness_worst", max(ages), 1),
+            Measure(
+                name="staleness", total=sum(age * tokens for age, tokens in ages.items()), count=sum(ages.values())
+            ),
+            Measure(name="staleness_worst", total=max(ages), count=1),
         )
         for node, ages in tokens_by_age.items()
     }

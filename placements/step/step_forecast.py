@@ -160,12 +160,12 @@ class _TimedStep:
         host = self.problem.host
         match task:
             case Run(nodes) if task.chunk is not None:
-                whole = self._seconds(replace(task, chunk=None, streamed=()), moves=moves)
+                batch = self._seconds(replace(task, chunk=None, streamed=()), moves=moves)
                 if not task.hands_out:
-                    return whole.times(1 / task.chunk.of)
+                    return batch.times(1 / task.chunk.of)
                 home, load = self.by_role[task.role], self._loads[nodes[0]]
-                ends = [chunk_end(self.problem, home, load, whole, n / task.chunk.of) for n in range(task.chunk.of + 1)]
-                return whole.times(ends[task.chunk.index + 1] - ends[task.chunk.index])
+                ends = [chunk_end(self.problem, home, load, batch, n / task.chunk.of) for n in range(task.chunk.of + 1)]
+                return batch.times(ends[task.chunk.index + 1] - ends[task.chunk.index])
             case Run(nodes):
                 if loads := [self._loads[name] for name in nodes if name in self._loads]:
                     return added(map(self.load_seconds, loads))
@@ -287,21 +287,21 @@ def work_of(
     return added(parts)
 
 
-def chunk_end(problem: PlanningProblem, home: RolePlacement, load: NodeWorkload, whole: Seconds, share: float) -> float:
-    """Return when a `share` of the groups of a step has finished, as a share of the `whole` seconds of sampling them.
+def chunk_end(problem: PlanningProblem, home: RolePlacement, load: NodeWorkload, batch: Seconds, share: float) -> float:
+    """Return when a `share` of the groups of a step has finished, as a share of the `batch` seconds of sampling them.
 
     A group has finished with its longest response. If all responses run at once, this depends on their lengths alone;
     if many wait, groups also finish in turn, as fast as full batches generate tokens. An engine in the process of its
     device returns the responses of a batch together.
     """
-    if share in (0.0, 1.0) or not whole.total_s:
+    if share in (0.0, 1.0) or not batch.total_s:
         return share if share < 1 else 1.0
     if shares_process(home.engine):
         batches = ceil(load.round_rows / home.layout.data / problem.sample_rows)
         return ceil(share * batches) / batches
     longest = load.response.longest_of(max(1, round(load.round_rows)))
     finished = load.response.quantile(share ** (1 / load.samples)) / longest
-    in_turn = share * (1 - (whole.parts.get("tail") or 0.0) / whole.total_s)
+    in_turn = share * (1 - (batch.parts.get("tail") or 0.0) / batch.total_s)
     return min(1.0, max(finished, in_turn))
 
 

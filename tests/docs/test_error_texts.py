@@ -258,6 +258,9 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "PlanError.not_in_flight": lambda: PlanError.not_in_flight(
         "plan.json", "policy.sample", "it sleeps, and what sleeps draws nothing"
     ),
+    "PlanError.no_chunks": lambda: PlanError.no_chunks(
+        "plan.json", "policy.sample", 4, "the engine `fsdp` returns all responses of a step at once"
+    ),
     "PlanError.no_copy": lambda: PlanError.no_copy("1xcpu", "grpo", 1, 1),
     "PlanError.not_supported": lambda: PlanError.not_supported(
         "plan.json", "grpo", ["`megatron` for policy.train", "`trtllm` for policy.sample"]

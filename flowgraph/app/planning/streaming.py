@@ -12,7 +12,7 @@ def with_chunks(plan: Plan, graph: Graph, chunks: int, where: str = "plan") -> P
     """Return a plan whose sampling hands out the groups of a step in `chunks` chunks, as they finish.
 
     It applies to each role that samples with a node that can do so. Whether its engine can, and whether anything reads
-    the chunks, is checked with the plan and its program. Raises PlanError if there is no such role.
+    the chunks, is checked with the plan and its program. Raises PlanError if no role samples so.
     """
     early = {
         role.name: role.use == "sample"

@@ -177,8 +177,7 @@ def _in_process(
     import torch
 
     from flowgraph.runtime.hosting import host
-    from flowgraph.runtime.in_flight import InFlight
-    from flowgraph.runtime.local import InProcess
+    from flowgraph.runtime.in_flight import places_in_process
     from flowgraph.runtime.serving import Servers
 
     start = time.perf_counter()
@@ -192,8 +191,8 @@ def _in_process(
         if home.engine != REFERENCE and settings:
             say(f"in one process {home.param} runs on `{REFERENCE}`, so the plan's {settings} has no effect")
     handles, loaded = host(local, program.trained, models, device=device, say=say)
-    kind = InFlight if any(home.in_flight for home in program.homes) else InProcess
-    places = kind(handles, Servers(models, scratch, START_LIMIT_S, chosen.threads), profiles)
+    servers = Servers(models, scratch, START_LIMIT_S, chosen.threads)
+    places = places_in_process(program.homes, handles, servers, profiles)
     try:
         for home in remote:
             say(f"starting {home.engine} for {home.param}")

@@ -77,7 +77,7 @@ class _ProgramMessages:
                     yield Message(source, target, name, "transfer")
                 case Join(value, place):
                     self.holders[value, place] = DRIVER
-                    yield Message(DRIVER, DRIVER, f"{step}join {value}")
+                    yield Message(source=DRIVER, target=DRIVER, label=f"{step}join {value}")
                 case Sync(value, source_home, target_home, lag=lag):
                     label = f"{step}sync {value}{f', lag {lag}' if lag else ''}"
                     yield Message(self.ids[source_home], self.ids[target_home], label, "sync")

@@ -73,7 +73,7 @@ def decode(
         return not stopped(row.request, row.tokens)
 
     active, device = list(rows), next(model.parameters()).device
-    opened = turn if turn is not None else lambda: nullcontext(version)
+    opened = turn or (lambda: nullcontext(version))
 
     def read_whole() -> tuple[Any, Any, Tensor]:
         contexts = [(*row.request.context, *row.tokens) for row in active]
@@ -85,10 +85,7 @@ def decode(
         with opened() as drawn_by:
             logits, cache, mask = read_whole()
         while True:
-            for row in active:
-                if not row.spans or row.spans[-1][1] != drawn_by:
-                    row.spans.append((len(row.tokens), drawn_by))
-            _choose(active, logits)
+            _choose(active, logits, drawn_by)
             keep = [i for i, row in enumerate(active) if goes_on(row)]
             if not keep:
                 break
@@ -139,8 +136,8 @@ def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Ten
     return ids.to(device), mask.to(device)
 
 
-def _choose(rows: Sequence[_SampleState], logits: Tensor) -> None:
-    """Append one token to each row: the keyed sample, or the argmax at temperature 0.
+def _choose(rows: Sequence[_SampleState], logits: Tensor, version: int) -> None:
+    """Append one token to each row: the keyed sample, or the argmax at temperature 0. `logits` are of weights `version`.
 
     Each row has its own stream of Gumbel noise. In float32, which takes a third of the time, the noise is at most 16.6:
     a token with p < 6e-8 is almost never sampled. Raises LawError for log-probs that are NaN or infinite.
@@ -163,6 +160,8 @@ def _choose(rows: Sequence[_SampleState], logits: Tensor) -> None:
             at = f"token {len(state.tokens)} of a response to prompt {state.request.prompt}"
             hint = "its weights are damaged, or too large for the precision it computes in"
             raise LawError(f"the model gives no probabilities at {at}: its logits are NaN or infinite", hint=hint)
+        if not state.spans or state.spans[-1][1] != version:
+            state.spans.append((len(state.tokens), version))
         state.tokens.append(token)
         state.logprobs.append(logprob)
         state.finished = token in state.ends

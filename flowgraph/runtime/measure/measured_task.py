@@ -135,13 +135,13 @@ class Measures:
         """
         if task.chunk is None or not task.hands_out:
             return
-        whole, begin_s = self._tasks.pop(), 0.0
+        measured, begin_s = self._tasks.pop(), 0.0
         for index in range(task.chunk.of):
-            begin_s = max(begin_s, whole.begin_s)
+            begin_s = max(begin_s, measured.begin_s)
             last = index == task.chunk.of - 1
-            end_s = whole.end_s if last else min(whole.end_s, max(begin_s, ends_s.get(index, begin_s)))
+            end_s = measured.end_s if last else min(measured.end_s, max(begin_s, ends_s.get(index, begin_s)))
             name = task_name(replace(task, chunk=replace(task.chunk, index=index)))
-            part = replace(whole, task=name, begin_s=begin_s, seconds=max(0.0, end_s - begin_s))
+            part = replace(measured, task=name, begin_s=begin_s, seconds=max(0.0, end_s - begin_s))
             self._tasks.append(part if not index else replace(part, bytes_read=0, bytes_given=0))
             begin_s = end_s
 

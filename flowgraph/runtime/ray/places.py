@@ -21,15 +21,8 @@ from flowgraph.runtime.batch import read_rows
 from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.places import DiskVerb, ReadVersions, RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
-from flowgraph.runtime.ray.device import (
-    Flows,
-    apply_to_tables,
-    join_chunk_tables,
-    keep_tables,
-    leads_row_group,
-    read_source,
-    run_on_host,
-)
+from flowgraph.runtime.ray.device import Flows, leads_row_group
+from flowgraph.runtime.ray.host_tasks import apply_to_tables, join_chunk_tables, keep_tables, read_source, run_on_host
 from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import DeviceLocation, Spots, same_devices, weight_transport

@@ -17,7 +17,8 @@ from flowgraph.lowering.program import Home, Program, Run, Sync
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray.deadlines import Deadlines
-from flowgraph.runtime.ray.device import Flows, PoolRank, RankActor, warm_up
+from flowgraph.runtime.ray.device import Flows, PoolRank, RankActor
+from flowgraph.runtime.ray.host_tasks import warm_up
 from flowgraph.runtime.ray.places import HAND, IN_FLIGHT, WEIGHTS, RayPlaces, host_task
 from flowgraph.runtime.ray.session import LOOPBACK, Session, match_cluster
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor

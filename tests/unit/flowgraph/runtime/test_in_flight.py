@@ -33,7 +33,7 @@ from flowgraph.lowering.waits import waits_between
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import to_table
 from flowgraph.runtime.driver import RunSpec, train
-from flowgraph.runtime.in_flight import InFlight
+from flowgraph.runtime.in_flight import PlacesInFlight
 from flowgraph.runtime.interpreter import Executor, StepResult
 from flowgraph.runtime.local import InProcess
 from flowgraph.runtime.places import RowSource
@@ -182,7 +182,7 @@ def flight(tiny_parts: TINY_PARTS, digit_rows: pa.Table) -> Any:
     """Return `flight(program)`: a run that has not begun; its threads end with the test."""
     opened = list[Flight]()
 
-    def made(program: Program, kind: Callable[..., LocalModel] = Crossing, places: Any = InFlight) -> Flight:
+    def made(program: Program, kind: Callable[..., LocalModel] = Crossing, places: Any = PlacesInFlight) -> Flight:
         model, tokenizer = tiny_parts
         handles = {
             home: (kind if home.in_flight else LocalModel)(
@@ -257,7 +257,7 @@ class Keeping(Crossing):
 
 def test_with_the_cache_of_old_weights_log_probs_are_of_no_version(flight: Any) -> None:
     program = flying(1)
-    places = type("Trusting", (InFlight,), {})
+    places = type("Trusting", (PlacesInFlight,), {})
     ran = flight(program, Keeping, places)
     with pytest.raises(LawError, match="drew a token of step 2 by version 0 of the weights; its step allows 1 to 2"):
         ran.train()
@@ -315,7 +315,7 @@ def test_a_token_outside_the_bound_is_refused(flight: Any) -> None:
             with super()._turn() as version:
                 yield version + 1
 
-    class Lost(InFlight):
+    class Lost(PlacesInFlight):
         """A sync is lost."""
 
         def sync(self, task: Sync, version: int) -> None:
