@@ -75,15 +75,9 @@ def decode(
     active, device = list(rows), next(model.parameters()).device
     opened = turn or (lambda: nullcontext(version))
 
-    def read_whole() -> tuple[Any, Any, Tensor]:
-        contexts = [(*row.request.context, *row.tokens) for row in active]
-        out, mask, index = read_distinct(model, contexts, device, logits_to_keep=1)
-        out.past_key_values.batch_select_indices(index)
-        return out.logits[:, -1][index], out.past_key_values, mask[index]
-
     with torch.inference_mode():  # measured: a tenth less than no_grad
         with opened() as drawn_by:
-            logits, cache, mask = read_whole()
+            logits, cache, mask = _read_rows(model, active, device)
         while True:
             _choose(active, logits, drawn_by)
             keep = [i for i, row in enumerate(active) if goes_on(row)]
@@ -98,13 +92,21 @@ def decode(
             at = mask.sum(1, keepdim=True) - 1
             with opened() as newest:
                 if newest != drawn_by:  # the cache is of weights that are gone
-                    logits, cache, mask = read_whole()
+                    logits, cache, mask = _read_rows(model, active, device)
                 else:
                     inputs = {"input_ids": last, "attention_mask": mask, "position_ids": at}
                     out = model(**inputs, past_key_values=cache, use_cache=True)
                     logits, cache = out.logits[:, -1], out.past_key_values
             drawn_by = newest
     return [Completion(tuple(r.tokens), tuple(r.logprobs), r.finished, tuple(r.spans)) for r in rows]
+
+
+def _read_rows(model: Any, rows: Sequence[_SampleState], device: Any) -> tuple[Tensor, Any, Tensor]:
+    """Return the logits [B, V] after all tokens of each row, the KV cache, and the mask [B, T] of the tokens in it."""
+    contexts = [(*row.request.context, *row.tokens) for row in rows]
+    out, mask, index = read_distinct(model, contexts, device, logits_to_keep=1)
+    out.past_key_values.batch_select_indices(index)
+    return out.logits[:, -1][index], out.past_key_values, mask[index]
 
 
 def read_distinct(
@@ -137,7 +139,7 @@ def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Ten
 
 
 def _choose(rows: Sequence[_SampleState], logits: Tensor, version: int) -> None:
-    """Append one token to each row: the keyed sample, or the argmax at temperature 0. `logits` are of weights `version`.
+    """Append one token to each row: the keyed sample, or the argmax at temperature 0. `version` is that of the weights.
 
     Each row has its own stream of Gumbel noise. In float32, which takes a third of the time, the noise is at most 16.6:
     a token with p < 6e-8 is almost never sampled. Raises LawError for log-probs that are NaN or infinite.
