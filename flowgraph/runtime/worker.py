@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flowgraph.errors import LawError
 from flowgraph.language.graph import Graph, Node, Param
@@ -107,7 +107,7 @@ class DeviceWorker:
             give(index, NodeResults({name: stored}, Observations(), {name: read}))
 
         return {
-            param: type(model)(HandingOut(model.handle, HandOut(chunks, rows)), model.version)
+            param: type(model)(cast("Handle", HandingOut(model.handle, HandOut(chunks, rows))), model.version)
             for param, model in models.items()
             if isinstance(model, Model)
         }
