@@ -262,9 +262,11 @@ def explain(plan: PlanLike, role: str | None = None) -> ExplainedPlan:
 
 
 def compare(*plans: PlanLike) -> ComparedPlans:
-    """Return plans to compare side by side: `text` of the result is a table, `data` has the plans by name.
+    """Return plans to compare: `text()` of the result is a table, and `data()` has each plan as JSON data by its name.
 
-    Raises UsageError for fewer than two plans, and PlanError for a file that holds no plan and for a broken plan.
+    Plans are named by their paths. If any plan is not given by path, each name begins with the plan's number instead,
+    such as `1: a.json` or `2: plan of grpo`. Raises UsageError for fewer than two plans, and PlanError for a file that
+    holds no plan and for a broken plan.
     """
     with argument_errors():
         return compare_plans(plans)

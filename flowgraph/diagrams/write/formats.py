@@ -80,7 +80,8 @@ def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool
     """Return a picture as text in the format `name`: svg, mmd, md, dot or json; other names mean text for a terminal.
 
     `columns` is the width of the terminal, and `colour` adds escape codes to text for it. `md` is Mermaid in a Markdown
-    code block. Raises UsageError for a format that cannot draw such a picture, and for svg if Graphviz is missing.
+    code block. Raises UsageError for a format that cannot draw such a picture, and for the svg of a picture with boxes
+    and arrows if Graphviz is not installed.
     """
     match name:
         case "svg":
