@@ -181,7 +181,7 @@ class _SimulatedPlans:
         return len(self._by_blocks)
 
     def add(self, choices: Iterable[Assignment]) -> None:
-        self.add_ranked(RankedPlan(self.problem, choice.blocks, choice.value) for choice in choices)
+        self.add_ranked(RankedPlan(self.problem, choice.blocks, choice.value, choice.step_s) for choice in choices)
 
     def add_ranked(self, plans: Iterable[RankedPlan]) -> None:
         for plan in plans:
