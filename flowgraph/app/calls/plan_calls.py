@@ -21,7 +21,7 @@ from flowgraph.app.calls.arguments import (
     request_from_arguments,
     run_folder,
 )
-from flowgraph.app.drawing.draw_target import find_target, plan_target
+from flowgraph.app.drawing.draw_target import find_target, plan_target, refuse_flow_options
 from flowgraph.app.drawing.make_drawing import DrawResult, draw_result
 from flowgraph.app.drawing.pictures import PictureDetail, refuse_unknown_picture
 from flowgraph.app.interop.exporting import ExportResult, export_plan
@@ -194,12 +194,12 @@ def draw(
         steps: the number of steps in a timeline.
         unfold: draw each machine of a pool, however many there are.
         model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, depth,
-            sync_every, cache: for a flow, as for `plan`; ignored for a Plan or PlanResult.
+            sync_every, cache: for a flow only, as for `plan`.
         say: receives each note as a line.
 
     Raises:
-        UsageError: a picture that does not exist, or a flow's options for a run or a file. The result raises it, on
-            first use, for a picture that cannot be drawn.
+        UsageError: a picture that does not exist, or a flow's options for a plan, a run or a file. The result raises
+            it, on first use, for a picture that cannot be drawn.
         UnknownNameError: a flow that does not exist; raised on first use.
         RunFolderError: a folder that is not a run folder.
     """
@@ -211,6 +211,7 @@ def draw(
             refuse_unknown_picture(picture)
         if isinstance(what, Plan | PlanResult):
             name = f"plan of {what.flow}" if isinstance(what, Plan) else what.plan.flow
+            refuse_flow_options(request, "a plan", name)
             target = plan_target(what, name, say)
         else:
             target = find_target(request, say)
