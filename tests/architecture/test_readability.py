@@ -13,7 +13,7 @@ LIMITS = {
     "private_functions_used_once": 0.1173,
     "vague_docstrings": 0.001,
     "old_phrases": 0,
-    "code_lines": 57_319,
+    "code_lines": 57_371,
     "public_names": 20,
     "planner_names": 15,
     "golden_lines": 11_047,
