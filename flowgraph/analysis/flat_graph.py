@@ -135,7 +135,8 @@ def loaded_module(module: str) -> str:
 def plain_settings(settings: BaseModel) -> Flat:
     """Return settings as JSON-compatible data by name.
 
-    A function or class becomes `module:name`, an enum its value, and any other value that JSON lacks its `str`.
+    A setting that is a function or class becomes `module:name`. An enum becomes its value. Any other value that JSON
+    lacks becomes its `str`, and so does a function or class inside a list or dict.
     """
 
     def plain(leaf: object) -> object:

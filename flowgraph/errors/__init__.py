@@ -24,7 +24,7 @@ FlowError
         WorkerError, a RuntimeError: a process that failed, died or stopped answering
 """
 
-from flowgraph.errors.base import FlowError, nearest, with_article
+from flowgraph.errors.base import FlowError, interrupt_behind, nearest, with_article
 from flowgraph.errors.inputs import BatchError, DataError, ModelError, RuleError, RunFolderError, UsageError
 from flowgraph.errors.language import FlowTypeError, LawError, SettingError, UnknownNameError, UserCodeError
 from flowgraph.errors.running import ClusterError, PlanError, ResourceError, WorkerError
@@ -46,6 +46,7 @@ __all__ = [
     "UsageError",
     "UserCodeError",
     "WorkerError",
+    "interrupt_behind",
     "nearest",
     "with_article",
 ]

@@ -48,6 +48,16 @@ def with_article(word: str) -> str:
     return f"{'an' if word[:1].lower() in set('aeiou') else 'a'} {word}"
 
 
+def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """Return the interrupt that an error is, or during whose handling it was raised; None if there is none.
+
+    Code that ends early, such as an event loop that is not made yet, may fail while it cleans up after an interrupt.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error
+
+
 class FlowError(Exception):
     """An error that says where and what is wrong, with notes on its context and a hint what the user can do.
 

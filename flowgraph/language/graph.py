@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel
 
-from flowgraph.errors import FlowTypeError, with_article
+from flowgraph.errors import FlowTypeError, UnknownNameError, with_article
 from flowgraph.language.call_site import Site
 from flowgraph.language.notebook import mimebundle
 from flowgraph.language.traits import By, RowTrait
@@ -84,8 +84,11 @@ class Op:
     about: str = ""
 
     def port(self, name: str) -> Port:
-        """Return the port of this name. Raises StopIteration if there is none."""
-        return next(port for port in self.ports if port.name == name)
+        """Return the port of this name. Raises UnknownNameError if there is none."""
+        for port in self.ports:
+            if port.name == name:
+                return port
+        raise UnknownNameError.of(f"port of {self.name}", name, [port.name for port in self.ports])
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flowgraph.errors import FlowError, LawError, UserCodeError
+from flowgraph.errors import FlowError, LawError, UserCodeError, interrupt_behind
 from flowgraph.language.call_laws import check_result
 from flowgraph.language.graph import Const, Edge, Node, Op, Param, Region
 from flowgraph.language.handle import Ranks, SingleRank
@@ -114,7 +114,8 @@ def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
     """Return the result of a node's body on real inputs, checked with `check_result`.
 
     The body gets the node's settings and, if it uses random numbers, `key` with the node's name. Raises a FlowError
-    with the node's line, or UserCodeError for any other exception in the body.
+    with the node's line, UserCodeError for any other exception in the body, and KeyboardInterrupt also for an exception
+    that was raised while the body handled an interrupt.
     """
     settings = {name: getattr(node.settings, name) for name in node.op.settings.model_fields}
     keys = {node.op.key: replace(key, node=node.name)} if node.op.key else {}
@@ -122,7 +123,11 @@ def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
     try:
         result = node.op.body(**as_declared(node.op, inputs), **settings, **keys)
         check_result(node, result, inputs)
-    except FlowError as error:
+    except Exception as error:
+        if (interrupt := interrupt_behind(error)) is not None:
+            raise interrupt from None
+        if not isinstance(error, FlowError):
+            raise UserCodeError.in_node(name, error, str(node.at)) from error
         if not error.where:
             what = f"{name}: {error.what}"
             raise type(error)(what, where=str(node.at), notes=error.notes, hint=error.hint) from error
@@ -130,8 +135,6 @@ def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
         if not error.where.startswith(f"{Path(node.at.file).name}:") and line not in error.notes:
             error.notes = (*error.notes, line)
         raise
-    except Exception as error:
-        raise UserCodeError.in_node(name, error, str(node.at)) from error
     return result
 
 

@@ -373,12 +373,13 @@ def unstorable_reason(value: object) -> str:
         return "" if math.isfinite(value) else "should be a finite number"
     if isinstance(value, int):
         return "" if abs(value) < 2**63 else "a whole number has at most 64 bits"
-    if isinstance(value, list | tuple):
-        return next((why for entry in value if (why := unstorable_reason(entry))), "")
-    if isinstance(value, dict):
-        if not all(isinstance(name, str) for name in value):
-            return "its keys must be strings"
-        return next((why for entry in value.values() if (why := unstorable_reason(entry))), "")
+    if isinstance(value, dict) and not all(isinstance(name, str) for name in value):
+        return "its keys must be strings"
+    if isinstance(value, list | tuple | dict):
+        entries = list[object](value.values() if isinstance(value, dict) else value)
+        if any(map(callable, entries)):
+            return "a function or class must be a setting of its own, not an entry of a list or dict"
+        return next((why for entry in entries if (why := unstorable_reason(entry))), "")
     if inspect.isfunction(value) or inspect.isclass(value):
         named = "<" not in value.__qualname__ and value.__module__.partition(".")[0] not in sys.stdlib_module_names
         return "" if named else "a worker finds a function by its name, at the top level of a file of yours"

@@ -60,9 +60,11 @@ def parts_needed(nodes: Iterable[Node], types: Mapping[str, type[Value]]) -> dic
 
 
 def parts_in_order(kind: type[Value], read: Iterable[str]) -> tuple[str, ...]:
-    """Return the parts `read` of a record, and its lengths, in the record's order; () if these are the whole record.
+    """Return the parts `read` of a record, and all its lengths, as dotted paths in the record's order.
 
-    `read` contains dotted paths. For a type that is not a record, the result is ().
+    `read` contains dotted paths of parts that are not records themselves; any other path is ignored. The result is ()
+    if it would be the whole record, if the record has no such parts and no lengths, and for a type that is not a
+    record.
     """
     leaves, read = leaf_paths(kind), {*read}
     parts = tuple(path for path, part in leaves if path in read or issubclass(part, Lengths))

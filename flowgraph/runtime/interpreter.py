@@ -230,8 +230,9 @@ class Executor:
         """Load the state that `save_state` wrote, possibly under another plan.
 
         A lagging copy that was not saved or is placed differently gets the newest weights. Raises DataError if the
-        folder lacks `versions.json` or the version of a trained model, if a carried value cannot be read, and as
-        `load_window` does.
+        folder lacks `versions.json` or the version of a trained model, or if a carried value cannot be read. Raises the
+        errors of `load_window`, and those of the handles' `load_state`: DataError for files of weights that cannot be
+        read, and LawError for another model's state. After an error, a part of the state may be loaded.
         """
         trained = _trained(program)
         try:

@@ -20,7 +20,10 @@ from nodes.values import Accuracy, Policy, Prompts, Rollout, Scores
     metrics=(Metric("accuracy", headline=True, about="share of responses to held-out prompts with full marks"),),
 )
 def accuracy(scores: Scores) -> Accuracy:
-    """Return the share of responses with full marks, a score of 1; 0 without responses."""
+    """Return the share (0 to 1) of responses with full marks, a score of at least 1 up to rounding; 0 without any.
+
+    `scores` [B] has the score of each response; a score of 1 - 1e-6 or more has full marks.
+    """
     full = float((scores.data >= FULL_MARKS).sum())
     count = len(scores.data)
     return Accuracy(full / count if count else 0.0, [Measure("accuracy", full, count)])

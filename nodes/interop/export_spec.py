@@ -46,8 +46,8 @@ class ExportDevices:
 
     @property
     def per_node(self) -> int:
-        """Return the number of devices that the system uses on each machine: the smallest of `counts`."""
-        return min(self.counts)
+        """Return the number of devices that the system uses on each machine: the smallest of `counts`, or 0."""
+        return min(self.counts, default=0)
 
     @property
     def devices(self) -> int:

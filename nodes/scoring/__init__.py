@@ -58,14 +58,19 @@ def score(
 ) -> Scores:
     """Return the score of each response by a rule: [B].
 
-    `by` is the name of a shipped rule, a function at a module's top level, `path.py:name`, or "data": then each row's
-    `data_source` selects its rule, and a row whose `reward_model.style` is "model" is refused. The rule is called once
-    per response, with the arguments that its parameters name: `response`, `ground_truth`, `finished`, `prompt`, and any
-    column of the data set. `workers` processes call the rule, each within `limit_s` seconds per response. All responses
-    of one rule together may take `call_limit_s` seconds: by default a quarter of `limit_s` for each response that one
-    worker scores, and at least 12 times `limit_s`. If a rule raises, hangs, or returns no number, the run fails with
-    RuleError, or the response scores `on_error` if this is a number; a response that a shipped rule does not score in
-    time always scores 0. `format_score` is passed to the rule, which must have this parameter.
+    `by` is the name of a shipped or installed rule, a function at a module's top level, `path.py:name`, or "data": then
+    each row's `data_source` selects its rule, and a row whose `reward_model.style` is "model" is refused. The rule is
+    called once per response, with the arguments that its parameters name: `response`, `ground_truth`, `finished`,
+    `prompt`, and any column of the data set. It returns a finite number, or a dict with such a number under `score`;
+    other entries of the dict are recorded with the scores, and the numbers among them become metrics. `format_score` is
+    passed to the rule, which must have this parameter.
+
+    Each rule has up to `workers` processes, each with `limit_s` seconds per response. All responses of one rule
+    together may take `call_limit_s` seconds: by default a quarter of `limit_s` for each response that one worker
+    scores, and at least 12 times `limit_s`. If a rule raises, hangs, ends its process, or returns no number, the run
+    fails with RuleError, or the response scores `on_error` if this is a number. If a shipped rule hangs, ends its
+    process or runs out of time, the response always scores 0. Whatever `on_error` is, RuleError is raised for a rule
+    that is unknown or cannot be loaded or confined, and for a row without a column or ground truth that its rule needs.
 
     Rules run confined: without network, keys, or files other than their code. `allow` lists further permissions:
     "network", "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined". With

@@ -146,9 +146,10 @@ _LAST_WORDS = ("be ", "is ", "are ", "=", ": ", "get ", "be\n", "is\n", "are\n",
 def prime_math(response: str, ground_truth: str) -> float:
     r"""Score 1 if the answer equals the truth as text, as an expression or as a number within 1e-4, else 0.
 
-    To find the answer, the response is cut to the text after the last "answer is" or the like, then to what the first
-    braces after the last `\boxed`, or else `\fbox`, contain, then to the text after the last "=", "is" or the like; a
-    cut whose marker is missing is skipped.
+    To find the answer, the response is cut in this order; a cut whose marker is missing is skipped. It is cut to the
+    text after the last "answer is" or the like; to the text before the last "is the answer" or the like; to what the
+    first braces after the last `\boxed`, or else `\fbox`, contain; to the text before the last full stop that a space
+    follows; and to the text after the last "=", "is" or the like.
 
     Source: verl, `verl/utils/reward_score/prime_math`; Cui et al. 2025 (PRIME), arXiv 2502.01456.
     Deviation: a response is never evaluated as Python, as verl does with `eval`: see `equal_values`, `equal_loosely`.

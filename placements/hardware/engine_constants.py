@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from flowgraph.engines import table
 from flowgraph.errors import UnknownNameError
@@ -36,7 +36,12 @@ class ConstantBounds:
 
 @dataclass(frozen=True)
 class EngineConstants:
-    """The constants of one engine, in SI units; the fields of a subclass are their names, each a float."""
+    """The constants of one engine, in SI units; the fields of a subclass are their names, each a float.
+
+    `about` says in errors what the constants of a subclass are for.
+    """
+
+    about: ClassVar[str]
 
     def moved(self, values: Mapping[str, float]) -> Self:
         """Return a copy with the constants in `values` replaced. Raises UnknownNameError for an unknown constant."""
@@ -55,10 +60,13 @@ def constants(kind: type[C], engine: str, version: str = "") -> C:
     """Return the constants of an engine version, as an instance of `kind`; `version` "" means the newest.
 
     Constants of the file that are not fields of `kind` are left out. Raises UnknownNameError for an engine or a version
-    without constants, and TypeError if the engine lacks a constant of `kind`.
+    without constants, and if the engine lacks a constant of `kind`.
     """
-    values = {name: constant.value for name, constant in bounds(engine, version).items()}
-    return kind(**{name: value for name, value in values.items() if name in constant_names(kind)})
+    values, names = bounds(engine, version), constant_names(kind)
+    if lacking := [name for name in names if name not in values]:
+        hint = f"add them to flowgraph/engines/{engine}/constants.toml"
+        raise UnknownNameError(f"the engine `{engine}` lacks {kind.about}: {', '.join(lacking)}", hint=hint)
+    return kind(**{name: values[name].value for name in names})
 
 
 def bounds(engine: str, version: str = "") -> Mapping[str, ConstantBounds]:
@@ -112,6 +120,8 @@ class ServingConstants(EngineConstants):
     most_rows: the maximum number of sequences that run at a time on a replica.
     """
 
+    about = "constants for generating responses"
+
     step_s: float
     layer_s: float
     row_s: float
@@ -150,6 +160,8 @@ class TrainingConstants(EngineConstants):
     chunks: the number of model pieces in a pipeline stage, between which micro-batches alternate.
     """
 
+    about = "constants for training"
+
     matmul_share: float
     attention_share: float
     attention_flops: float
@@ -178,6 +190,8 @@ class HostConstants(EngineConstants):
     `forward_share` of the rates of pre-training, and updates `update_share`, since rows have all lengths and results
     pass through the host.
     """
+
+    about = "constants of host work"
 
     driver_share: float
     call_s: float

@@ -199,8 +199,9 @@ def _seconds(row: TaskRow | None) -> str:
 
 
 def _fullest(plan: Plan) -> str:
-    rooms = {pool.name: min(pool_sizes(plan, pool), default=0) for pool in plan.pools}
-    peaks = [(peak.memory_bytes, pool.pool, peak.role) for pool in plan.forecast for peak in pool.peaks]
+    rooms = {pool.name: min(sizes) for pool in plan.pools if (sizes := pool_sizes(plan, pool))}
+    forecasts = [pool for pool in plan.forecast if pool.pool in rooms]  # the cluster may lack a pool's devices
+    peaks = [(peak.memory_bytes, pool.pool, peak.role) for pool in forecasts for peak in pool.peaks]
     if not peaks:
         return ABSENT
     highest, fullest, role = max(peaks, key=lambda peak: peak[0] / rooms[peak[1]])

@@ -86,13 +86,18 @@ def slower_somewhere(stages_s: Sequence[float], compared_s: Sequence[float]) -> 
 
 
 def undominated(options: Iterable[RoleOption]) -> list[RoleOption]:
-    """Return the options by ascending seconds, without those that an option before them dominates.
+    """Return the options that no other dominates, by ascending seconds; of equal options, only the first stays.
 
-    Options with equal seconds are in the order of their bytes at rest, then at peak; of equal options, only the first
-    stays.
+    Options with equal seconds are in the order of their bytes at rest, then at peak.
     """
+
+    def order(option: RoleOption) -> tuple[object, ...]:
+        """Return a key that no option shares with, or has above, one that it dominates, unless both are equal."""
+        first = sum(option.stages_s), option.rest_bytes, option.peak_bytes
+        return *first, option.ready_s, option.wakes_bytes, option.host_bytes, option.stages_s
+
     front = list[RoleOption]()
-    for option in sorted(options, key=lambda option: (sum(option.stages_s), option.rest_bytes, option.peak_bytes)):
+    for option in sorted(options, key=order):
         if not any(better.dominates(option) for better in front):
             front.append(option)
     return front
@@ -197,8 +202,9 @@ class CombinedOptions:
         """
         if len(self) <= 1:
             return self
-        order = np.lexsort((self.memory[HOST], self.peak, self.stages_s.sum(axis=0)))
         numbers = np.concatenate([self.stages_s, self.memory[:MINIMISED]]) if bytes_too else self.stages_s
+        # In this order, no way comes after one that it dominates.
+        order = np.lexsort((*numbers, self.memory[HOST], self.peak, self.stages_s.sum(axis=0)))
         numbers = numbers[:, order]
         left, front = np.arange(len(order)), list[int]()
         while len(left) and (maximum is None or len(front) < maximum):

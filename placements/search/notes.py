@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placements.hardware.device_profiles import profile
-from placements.time.kernels import WIDER
+from placements.time.kernels import COMPUTED_IN
 from placements.workload.node_workload import taken
 from placements.workload.planning_problem import DEFAULT_ENGINES, PlanningProblem
 
@@ -55,7 +55,7 @@ def cautions(problem: PlanningProblem) -> tuple[str, ...]:
     narrow = precision in ("fp8", "fp4") and any(role.use == "sample" for role in problem.roles)
     for model in dict.fromkeys(devices.model for devices in problem.classes if devices.model):
         if narrow and precision not in (peaks := profile(model).peak_flops):
-            wider = next(wider for wider in WIDER[precision] if wider in peaks)
+            wider = next(wider for wider in COMPUTED_IN[precision] if wider in peaks)
             notes.append(
                 f"{model} has no {precision} arithmetic: weights of {precision} are converted to {wider} in each "
                 f"product, which saves memory, not operations; not every engine does this"

@@ -27,12 +27,13 @@ ALL = "all"  # the name of the one pool that all roles share
 class RankedPlan:
     """One solution of a search: `blocks` are the roles of each pool with the chosen option.
 
-    `bound` is a lower bound of the objective's value for the simulated step.
+    `bound` is a lower bound of the objective's value for the simulated step, and `bound_s` of the seconds of that step.
     """
 
     problem: PlanningProblem
     blocks: tuple[BlockOption, ...]
     bound: float
+    bound_s: float
 
     @cached_property
     def homes(self) -> list[RolePlacement]:
@@ -46,9 +47,9 @@ class RankedPlan:
 
     @cached_property
     def step_s(self) -> float:
-        """Return the simulated seconds from one step to the next; `bound` if they are not known."""
+        """Return the simulated seconds from one step to the next; `bound_s` if they are not known."""
         simulated_s = period_of(self.problem, self.homes)
-        return self.bound if simulated_s is None else simulated_s
+        return self.bound_s if simulated_s is None else simulated_s
 
     @property
     def devices(self) -> int:

@@ -94,8 +94,9 @@ class SearchResult:
     def gap(self) -> float | None:
         """Return by what share of the best plan's value another plan may be better; None if no bound is known.
 
-        0 means that no plan can be better. For the objective devices, if no plan has fewer devices, the share is of the
-        seconds of a step instead. Shares of at most 1e-9 count as 0.
+        0 means that no plan of the layouts considered can be better; if `cut` is True, some layouts were not
+        considered, so use `proven` to ask whether the best plan is optimal. For the objective devices, if no plan has
+        fewer devices, the share is of the seconds of a step instead. Shares of at most 1e-9 count as 0.
         """
         if self.bound is None:
             return None
@@ -180,7 +181,7 @@ class _SimulatedPlans:
         return len(self._by_blocks)
 
     def add(self, choices: Iterable[Assignment]) -> None:
-        self.add_ranked(RankedPlan(self.problem, choice.blocks, choice.value) for choice in choices)
+        self.add_ranked(RankedPlan(self.problem, choice.blocks, choice.value, choice.step_s) for choice in choices)
 
     def add_ranked(self, plans: Iterable[RankedPlan]) -> None:
         for plan in plans:

@@ -14,6 +14,7 @@ from placements.workload.planning_problem import PlanningProblem
 
 WHERE = "--what-if"
 DEVICES = "devices"
+LENGTHS = ("length", "prompt")  # changes that have quantities
 
 
 def changed(problem: PlanningProblem, text: str, clusters: Callable[[str], Cluster] | None = None) -> PlanningProblem:
@@ -22,13 +23,13 @@ def changed(problem: PlanningProblem, text: str, clusters: Callable[[str], Clust
     The changes are `length.QUANTITY=N` and `prompt.QUANTITY=N` in tokens (mean by default, sigma, max, or a percentile
     such as p50), `batch=N` prompts, `network=400Gbps` from each whole machine to others, `staleness=N` updates,
     `ratio=G:T` of rollout to training devices, `precision=fp8` of the weights that generate, and `devices=4x8xh200` if
-    `clusters` is given to read the cluster. Raises UnknownNameError for an unknown change or precision, SettingError
-    for a missing or invalid value or quantity, and the errors of `clusters`.
+    `clusters` is given to read the cluster. Raises UnknownNameError for an unknown change or precision, and for a
+    quantity of anything but lengths; SettingError for a missing or invalid value or quantity; the errors of `clusters`.
     """
     name, equals, value = text.partition("=")
     head, _, quantity = name.partition(".")
     names = [*_CHANGES, *([DEVICES] if clusters is not None else [])]
-    if head not in names:
+    if head not in names or (name != head and head not in LENGTHS):
         raise UnknownNameError.of("change", name, names, f"{WHERE} {text}")
     if not equals:
         raise SettingError.refused(WHERE, name, "", "has no value: write it as in batch=1024")

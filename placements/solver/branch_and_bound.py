@@ -185,10 +185,12 @@ def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedC
 
 
 def opened(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
-    """Return a cover with only the options that a best plan may have, and the box of its span seconds.
+    """Return a cover with only the options that a best plan may have, and the box of seconds left to search.
 
-    An option is dropped if no plan with it is as good as the best plan in `met`. The box is None if no plan of the
-    cover is that good. Plans from smaller boxes are added to `met` first, so that more options can be dropped.
+    An option is dropped if a lower bound shows that no plan with it is as good as the best keys in `met`. The box
+    contains the span seconds of all plans that may still be better. It is None if nothing is left to search: no plan is
+    that good, or the best one is in `met` already. Plans from smaller boxes are added to `met` first, so that more
+    options can be dropped.
     """
     cover, box = narrowed(cover, met)
     if box is None:
@@ -202,10 +204,12 @@ def opened(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
 
 
 def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
-    """Return a cover with only the options that a best plan may have, and the box of its span seconds.
+    """Return a cover with only the options that a best plan may have, and the box of seconds left to search.
 
-    An option is dropped if no plan with it is as good as the best plan in `met`; this is repeated until no option can
-    be dropped. The box is None if no plan of the cover is that good. Plans that are found are added to `met`.
+    An option is dropped if a lower bound shows that no plan with it is as good as the best keys in `met`; this is
+    repeated until no option can be dropped. The box contains the span seconds of all plans that may still be better. It
+    is None if nothing is left to search: no plan is that good, or the best one is in `met` already. Plans that are
+    found are added to `met`.
     """
     none = np.zeros(1)
     low_s = cover.times_s.min(2).max(1)[:, None]

@@ -22,7 +22,8 @@ SPLITS = (1, 2, 4, 8)
 # How much arithmetic and memory overlap: the sum of their seconds at 1, the larger at infinity. Errors of products on
 # the measured devices change by less than 0.01 between 3 and 4.
 PRODUCT_OVERLAP = 4.0
-WIDER: dict[Precision, tuple[Precision, ...]] = {
+# The precisions whose peak counts for a precision: the first one that the device has.
+COMPUTED_IN: dict[Precision, tuple[Precision, ...]] = {
     "fp4": ("fp4", "fp8", "bfloat16", "float32"),
     "fp8": ("fp8", "bfloat16", "float32"),
     "bfloat16": ("bfloat16", "float32"),
@@ -38,10 +39,10 @@ def peak_flops(device: DeviceProfile, precision: Precision) -> float:
     Weights narrower than a device's arithmetic (fp8 on an A100) are converted for each product. A device without a peak
     for float32 has that of bfloat16. Raises ValueError if none of these peaks is known.
     """
-    for wider in WIDER[precision]:
-        if wider in device.peak_flops:
-            return device.peak_flops[wider]
-    raise ValueError(f"{device.name} has no peak for {precision}, or a wider type")
+    for computed in COMPUTED_IN[precision]:
+        if computed in device.peak_flops:
+            return device.peak_flops[computed]
+    raise ValueError(f"{device.name} has no peak for {' or '.join(COMPUTED_IN[precision])}")
 
 
 def matmul_seconds(m: float, n: float, k: float, device: DeviceProfile, precision: Precision = "bfloat16") -> float:

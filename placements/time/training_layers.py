@@ -227,11 +227,13 @@ def ring_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLi
 
 
 def expert_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
-    """Return the seconds of expert parallelism in one pass of one layer: sending tokens to their experts, and back.
+    """Return the seconds of expert parallelism in one pass of an average layer: sending tokens to experts, and back.
 
-    The result is 0 if experts are not divided. `tokens` are those of one device. A token is sent once to each machine
-    that has one of its experts; inside one machine, once to each device that has one. Source: Lepikhin et al. 2020,
-    arXiv 2006.16668, section 3.
+    The average is over all layers, with those that have no experts; the result is 0 if experts are not divided.
+    `tokens` are those of one device, and each tensor rank sends its part. Each token is assumed to choose its experts
+    at random. If the experts are on several machines, a token is sent once to each machine that has one of its experts;
+    if they are all on one machine, it is sent once to each device that has one. Source: Lepikhin et al. 2020, arXiv
+    2006.16668, section 3.
     """
     if layout.expert == 1:
         return 0.0

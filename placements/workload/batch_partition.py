@@ -131,7 +131,11 @@ class UpdatePartition:
 
     @property
     def rank_rows(self) -> int:
-        """Return the maximum number of rows of a minibatch on one rank, which may get more of it than other ranks."""
+        """Return the maximum number of rows of one minibatch that a rank can have.
+
+        A rank's prompts may all fall into one minibatch, so these are the rows of all prompts of the rank with the
+        most, or of the largest minibatch if that has fewer.
+        """
         return self.n * min(self.largest, -(-self.prompts.value // self.ranks))
 
     @property

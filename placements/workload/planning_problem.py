@@ -14,6 +14,7 @@ from flowgraph.cluster.cluster import Cluster, DeviceKind
 from flowgraph.cluster.plan import Plan, Precision
 from flowgraph.engines.capabilities import Support
 from flowgraph.engines.table import ENGINES, engines_for, is_server
+from flowgraph.errors import UnknownNameError
 from flowgraph.language.graph import Graph, carried_from
 from placements.hardware.engine_constants import (
     HOST,
@@ -252,8 +253,11 @@ class PlanningProblem:
         return [load for load in loads if load.node in nodes]
 
     def role(self, name: str) -> Role:
-        """Return the role with this name. Raises StopIteration if it is not one of `roles`."""
-        return next(role for role in self.roles if role.name == name)
+        """Return the role with this name. Raises UnknownNameError if it is not one of `roles`."""
+        for role in self.roles:
+            if role.name == name:
+                return role
+        raise UnknownNameError.of(f"role of {self.graph.name}", name, [role.name for role in self.roles])
 
     def shape(self, role: Role) -> ModelShape:
         """Return the shape (layer counts and widths) of a role's model. Raises KeyError for a model without a shape."""
@@ -285,7 +289,7 @@ class PlanningProblem:
     def training_of(self, engine: str) -> TrainingConstants:
         """Return an engine's calibrated constants for training and passes without gradients; on CPUs, those of `local`.
 
-        Raises UnknownNameError if the engine has no constants, and TypeError if it has none for training.
+        Raises UnknownNameError if the engine has no constants, or lacks one for training.
         """
         training: TrainingConstants = self._constants(TrainingConstants, engine)
         return training
@@ -293,7 +297,7 @@ class PlanningProblem:
     def serving_of(self, engine: str) -> ServingConstants:
         """Return the calibrated constants of an engine for generating responses; on CPUs, those of `local`.
 
-        Raises UnknownNameError if the engine has no constants, and TypeError if it has none for generation.
+        Raises UnknownNameError if the engine has no constants, or lacks one for generation.
         """
         serving: ServingConstants = self._constants(ServingConstants, engine)
         return serving

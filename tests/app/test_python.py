@@ -16,6 +16,7 @@ import pytest
 import flowgraph as fg
 from flowgraph import app
 from flowgraph.app.request import PARTS
+from flowgraph.cluster.plan import Plan
 from flowgraph.errors import FlowError, SettingError, UsageError
 from flowgraph.language.flow import Flow
 from tests.cli.small_run import quietly
@@ -123,6 +124,12 @@ WRONG: tuple[tuple[Callable[[], object], type[FlowError], str], ...] = (
     (lambda: fg.plan("grpo", settings={"policy.generate.m": 2}), FlowError, "settings= (--set): "),
     (lambda: fg.plan("grpo", plan="a.json", cluster="1xcpu"), UsageError, "plan= (--plan a.json): --cluster has no"),
     (lambda: fg.draw("grpo", picture="flows"), UsageError, "picture= (--picture): no picture `flows`"),  # pyright: ignore[reportArgumentType]
+    (lambda: fg.draw("grpo", steps=0), SettingError, "steps= (--steps): steps=0: should be a whole number from 1"),
+    (
+        lambda: fg.draw(Plan.model_construct(flow="grpo"), batch=8),
+        UsageError,
+        "plan of grpo: a plan already defines its model, data and cluster",
+    ),
     (lambda: fg.evaluate("tiny", split="some"), UsageError, "split= (--split): no split `some`"),  # pyright: ignore[reportArgumentType]
     (lambda: fg.plan("nothing"), FlowError, "no shipped flow `nothing`"),
     (lambda: app.make_request(batches=2), UsageError, "batches=: no argument `batches`\n  hint: did you mean `batch`?"),

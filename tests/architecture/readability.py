@@ -153,14 +153,15 @@ class Sources:
         return sum(module.text.count("\n") for module in self.modules)
 
     @property
-    def lines_besides_engines(self) -> int:
-        """Count the lines of source outside the folders of engines: a new engine changes nothing elsewhere."""
+    def code_lines(self) -> int:
+        """Count the lines outside docstrings and the folders of engines: a new engine changes nothing elsewhere."""
         engines = tuple(
             f"{module.name}."
             for module in self.modules
             if any(isinstance(node, ast.Assign) and _assigns(node, "ENGINE") for node in module.tree.body)
         )
-        return sum(module.text.count("\n") for module in self.modules if not f"{module.name}.".startswith(engines))
+        shared = [module for module in self.modules if not f"{module.name}.".startswith(engines)]
+        return sum(module.text.count("\n") - _docstring_lines(module) for module in shared)
 
     @property
     def public_names(self) -> int:
@@ -263,6 +264,13 @@ def _from_placements(tree: ast.AST) -> Iterator[tuple[ast.ImportFrom, ast.alias]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "placements":
             yield from ((node, alias) for alias in node.names)
+
+
+def _docstring_lines(module: Module) -> int:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    owners = (node for node in (module.tree, *module.nodes) if isinstance(node, documented))
+    texts = {owner.body[0] for owner in owners if ast.get_docstring(owner, clean=False) is not None}
+    return sum((text.end_lineno or text.lineno) - text.lineno + 1 for text in texts)
 
 
 def _assigns(node: ast.Assign, name: str) -> bool:

@@ -13,12 +13,15 @@ LIMITS = {
     "private_functions_used_once": 0.1173,
     "vague_docstrings": 0.001,
     "old_phrases": 0,
-    "lines_besides_engines": 70_492,
+    "code_lines": 57_371,
     "public_names": 20,
     "planner_names": 15,
     "golden_lines": 11_047,
 }
-"""The most that each figure of `Sources` may be; lower one whenever it has shrunk."""
+"""The most that each figure of `Sources` may be; lower one whenever it has shrunk.
+
+Only `code_lines` may grow, in a commit that adds a capability or mends a fault, by the lines that this takes.
+"""
 
 CYCLES: list[int] = []
 """How many modules import each other, group by group, imports inside functions included."""

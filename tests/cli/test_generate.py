@@ -114,7 +114,7 @@ def test_an_interrupt_leaves_what_was_done_under_another_name(flowgraph: Run, tm
                     loop.close()
                 loop._closed = True
             gc.collect()
-    assert (stopped.code, stopped.out) == (130, "")
+    assert (stopped.code, stopped.out) == (130, ""), stopped.err
     (left,) = [path.name for path in tmp_path.iterdir()]
     assert left == "out.partial.parquet"
     table = pq.read_table(left)

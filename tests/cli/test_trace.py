@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from flowgraph.app.running.run_report import RunTrace
 from flowgraph.cluster.plan import Plan
+from flowgraph.errors import SettingError
 from flowgraph.language.region import Observations
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Read, Run, Sync
@@ -181,3 +183,9 @@ def test_a_damaged_file_of_measured_steps_is_refused(flowgraph: Command, ran: Pa
         said = flowgraph(verb, ran)
         assert said.code == 1
         assert said.err.startswith("runs/grpo-1/measured.jsonl: cannot be used: ")
+
+
+def test_a_trace_of_no_steps_is_refused() -> None:
+    empty: Any = None
+    with pytest.raises(SettingError, match=r"^--steps: steps=0: should be a whole number from 1$"):
+        RunTrace(run=empty, plan=empty, measured=()).trace(0)

@@ -69,3 +69,18 @@ def test_sources_with_the_name_of_a_metric_are_refused_before_the_run(
     ran = flowgraph("run", "grpo", *SMALL, *CHECKS, "--steps", 1, "--held-out", held_out)
     assert ran.code and "two metrics of its held-out rows would be called `eval/reward`" in ran.err
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_held_out_prompt_that_leaves_no_room_for_a_response_is_refused_before_the_run_if_it_is_checked(
+    flowgraph: Callable[..., Any], tmp_path: Path
+) -> None:
+    rows = digits("copy")[1].slice(0, 6).to_pylist()
+    rows[5]["prompt"] = [{"role": "user", "content": "1" * 600}]
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    small = (*SMALL, "--model", "tiny:positions=512", "--steps", 1, "--held-out", held_out, "-o", "run")
+    ran = flowgraph("run", "grpo", *small, "--eval-every", 1, "--eval-rows", 6)
+    assert ran.code == 1 and not (tmp_path / "run").exists()
+    assert "checked rows of digits row 5 (from 0): `prompt` has 60" in ran.err
+    assert "more than the 512 positions of tiny" in ran.err
+    assert flowgraph("run", "grpo", *small, "--eval-every", 1, "--eval-rows", 5).code == 0

@@ -135,7 +135,7 @@ class Plans:
 
     def simulated(self, parts: Sequence[Block], options: Sequence[Option]) -> RankedPlan:
         """Return a plan as it is simulated."""
-        return RankedPlan(self.problem, tuple(zip(parts, options, strict=True)), 0.0)
+        return RankedPlan(self.problem, tuple(zip(parts, options, strict=True)), 0.0, 0.0)
 
 
 def judge(seed: int, most: int = 2_000) -> Judged:

@@ -21,7 +21,7 @@ from flowgraph.app.calls.arguments import (
     request_from_arguments,
     run_folder,
 )
-from flowgraph.app.drawing.draw_target import find_target, plan_target
+from flowgraph.app.drawing.draw_target import find_target, plan_target, refuse_flow_options
 from flowgraph.app.drawing.make_drawing import DrawResult, draw_result
 from flowgraph.app.drawing.pictures import PictureDetail, refuse_unknown_picture
 from flowgraph.app.interop.exporting import ExportResult, export_plan
@@ -200,12 +200,12 @@ def draw(
         steps: the number of steps in a timeline.
         unfold: draw each machine of a pool, however many there are.
         model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, depth,
-            sync_every, chunks, contract, cache: for a flow, as for `plan`; ignored for a Plan or PlanResult.
+            sync_every, chunks, contract, cache: for a flow only, as for `plan`.
         say: receives each note as a line.
 
     Raises:
-        UsageError: a picture that does not exist, or a flow's options for a run or a file. The result raises it, on
-            first use, for a picture that cannot be drawn.
+        UsageError: a picture that does not exist, or a flow's options for a plan, a run or a file. The result raises
+            it, on first use, for a picture that cannot be drawn.
         UnknownNameError: a flow that does not exist; raised on first use.
         RunFolderError: a folder that is not a run folder.
     """
@@ -217,6 +217,7 @@ def draw(
             refuse_unknown_picture(picture)
         if isinstance(what, Plan | PlanResult):
             name = f"plan of {what.flow}" if isinstance(what, Plan) else what.plan.flow
+            refuse_flow_options(request, "a plan", name)
             target = plan_target(what, name, say)
         else:
             target = find_target(request, say)
@@ -268,9 +269,11 @@ def explain(plan: PlanLike, role: str | None = None) -> ExplainedPlan:
 
 
 def compare(*plans: PlanLike) -> ComparedPlans:
-    """Return plans to compare side by side: `text` of the result is a table, `data` has the plans by name.
+    """Return plans to compare: `text()` of the result is a table, and `data()` has each plan as JSON data by its name.
 
-    Raises UsageError for fewer than two plans, and PlanError for a file that holds no plan and for a broken plan.
+    Plans are named by their paths. If any plan is not given by path, each name begins with the plan's number instead,
+    such as `1: a.json` or `2: plan of grpo`. Raises UsageError for fewer than two plans, and PlanError for a file that
+    holds no plan and for a broken plan.
     """
     with argument_errors():
         return compare_plans(plans)

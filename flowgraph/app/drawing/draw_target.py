@@ -120,9 +120,8 @@ def find_target(request: Request, say: Say) -> DrawTarget:
     name, path, is_name = request.flow, Path(request.flow), isinstance(request.workload.flow, str)
     is_run = is_name and ((path / "run.json").is_file() or (path.is_dir() and name != path.name))  # flows are one word
     is_file = is_name and path.suffix == ".json"
-    if (is_run or is_file) and request != Request(workload=Workload(flow=request.workload.flow)):
-        what = f"{'a run' if is_run else 'a file'} already defines its model, data and cluster"
-        raise UsageError(what, where=name, hint=f"flowgraph draw {name}")
+    if is_run or is_file:
+        refuse_flow_options(request, "a run" if is_run else "a file", name, hint=f"flowgraph draw {name}")
     if is_run:
         run = RunFolder.open(path)
         file = run.path / "plan.json"
@@ -143,6 +142,12 @@ def find_target(request: Request, say: Say) -> DrawTarget:
         placed=lambda: _drawn(planned_for(request, say, fits=False)),
         first="flow" if request.target == Target() else "plan",
     )
+
+
+def refuse_flow_options(request: Request, what: str, where: str, hint: str = "") -> None:
+    """Raise UsageError for options of a flow in the request for a target that defines them itself, such as `a run`."""
+    if request != Request(workload=Workload(flow=request.workload.flow)):
+        raise UsageError(f"{what} already defines its model, data and cluster", where=where, hint=hint)
 
 
 def plan_target(plan: Plan | PlanResult, where: str, say: Say) -> DrawTarget:

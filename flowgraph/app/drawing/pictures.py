@@ -16,7 +16,7 @@ from flowgraph.diagrams.build.sequence_picture import sequence_picture
 from flowgraph.diagrams.model.charts import Comparison, Curves, Drawing, Lanes
 from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.model.quantities import many
-from flowgraph.errors import UsageError, nearest
+from flowgraph.errors import SettingError, UsageError, nearest
 from flowgraph.runtime.measure.measured_step import read_measured
 from placements import report, simulate
 
@@ -26,10 +26,17 @@ PLANNED = "flowgraph plan FLOW -o plan.json"  # a plan that has every picture bu
 
 @dataclass(frozen=True)
 class PictureDetail:
-    """How much a picture shows: the number of steps of a timeline, and whether each machine of a pool is drawn."""
+    """How much a picture shows: the number of steps of a timeline, and whether each machine of a pool is drawn.
+
+    Raises SettingError for fewer than one step.
+    """
 
     steps: int = STEPS
     unfold: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise SettingError.refused("--steps", "steps", self.steps, "should be a whole number from 1")
 
 
 def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from nodes.values import Prompts
 
 if TYPE_CHECKING:
     from flowgraph.cluster.plan import Plan
+    from nodes.data.arrow import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,31 +163,30 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
             for name, rows in inputs.data.train_sets():
                 refuse_unscorable(rule, rows, name)
                 refuse_unknown_sources(rule, rows, name)
-    if inputs is not None:
-        refuse_long_rows(inputs)
+    samplers = [node for node in graph.nodes if node.op.name in ("generate", "refill")]
+    if inputs is not None and samplers:  # held-out rows: `held_out_check`
+        longest = max(getattr(node.settings, "max_tokens", 0) for node in samplers)
+        refuse_long_rows(inputs, inputs.data.train_sets(), longest)
 
 
-def refuse_long_rows(inputs: FlowInputs) -> None:
-    """Raise DataError if a training prompt and the longest response exceed the positions (tokens) of the first model.
+def refuse_long_rows(inputs: FlowInputs, sets: Iterable[tuple[str, Table]], max_tokens: int) -> None:
+    """Raise DataError if a prompt and a response of `max_tokens` exceed the positions (tokens) of the first model.
 
-    The first model samples and trains. Nothing is checked if its positions are not known, or if `max_tokens` alone
-    exceeds them. Only the 1,000 longest texts of each data set are counted in tokens. Held-out rows are not checked.
+    `sets` are the names and rows of data sets. The first model samples and trains. Nothing is checked if its positions
+    are not known, or if `max_tokens` alone exceeds them. Only the 1,000 longest texts of a set are counted in tokens.
     """
-    lengths = [
-        getattr(node.settings, "max_tokens", 0) for node in inputs.graph.nodes if node.op.name in ("generate", "refill")
-    ]
     source = next(iter(inputs.sources.values()), None)
     positions = None if source is None else shape(source).positions
-    limit = 0 if positions is None else positions - max(lengths, default=positions)
-    if source is None or positions is None or limit <= 0:  # then the first step fails, with a max_tokens that fits
-        return
-    why = f"and with a response of up to {max(lengths):,} more than the {positions:,} positions of {source.name}"
+    if source is None or positions is None or positions <= max_tokens:
+        return  # if max_tokens alone exceeds them, the first step fails, with a max_tokens that fits
+    limit = positions - max_tokens
+    why = f"and with a response of up to {max_tokens:,} more than the {positions:,} positions of {source.name}"
     hint = f"--max-prompt-tokens {limit} --long-prompts drop, or a smaller max_tokens of the node that samples"
 
     def encode() -> Encode:
         return chat_tokenizer(source, cache_folder(inputs.cache), lambda line: None).encode
 
-    for name, rows in inputs.data.train_sets():
+    for name, rows in sets:
         refuse_oversized(rows, encode, limit, name, why, hint)
 
 

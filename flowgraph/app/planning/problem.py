@@ -84,8 +84,9 @@ def cluster_of(text: str, memory: str | None = None) -> Cluster:
 def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs | None = None) -> PreparedProblem:
     """Return the planning problem of a request, for its cluster or for another `cluster`.
 
-    `inputs` are the flow, rows and settings if they have been read already. Without a named data set, devices of known
-    speed are planned by lengths of rows; other devices, such as this machine's, by the rows of the default data set.
+    `inputs` are the flow, rows and settings if they have been read already. Otherwise rows are read if the request
+    names a data set. The rows of the default data set are read if it names none and gives no `prompt_tokens`, and the
+    cluster has a device of unknown speed, such as this machine's. Without rows, the problem is planned by lengths.
     Raises FlowTypeError for a flow that runs no model; UsageError for an invalid engine or precision; and the errors of
     `cluster_of`, `read_inputs`, `compiled_flow` and `model_sources`.
     """

@@ -35,8 +35,9 @@ _END_CHARACTERS = 4000  # of a response, in which its answer is looked for
 def metric_names(sources: Collection[str], n: int) -> list[str]:
     """Return the names of all metrics of a check, in order; a name occurs twice if a source is named like a metric.
 
-    `sources` are the names of data sources, and `n` is the number of responses to each prompt. If there are more than
-    64 sources, none has metrics of its own.
+    `sources` are the names of data sources, and `n` is the number of responses to each prompt. The k of pass@k and
+    maj@k are `n` and the powers of two below it, without 1. If there are more than 64 sources, none has metrics of its
+    own.
 
     >>> metric_names(["math"], 2)
     ['eval/accuracy', 'eval/reward', 'eval/pass@2', 'eval/maj@2', 'eval/math', 'eval/math/reward', 'eval/math/pass@2', \

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
+from flowgraph.errors import interrupt_behind
+
 T = TypeVar("T")
 
 
@@ -73,10 +75,7 @@ class Interrupts:
             signal.signal(number, before)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        error = sys.exception()  # that is being handled right now, or a KeyboardInterrupt that it came from
-        while error is not None and not isinstance(error, KeyboardInterrupt):
-            error = error.__context__
-        if self._closing or (self._opening and error is not None):
+        if self._closing or (self._opening and interrupt_behind(sys.exception()) is not None):
             return
         if self._asked or not self._patient:
             raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from flowgraph.diagrams.build.memory_picture import highest_peaks
 from flowgraph.diagrams.model.charts import Curves
 from flowgraph.diagrams.model.series import Series
 from flowgraph.diagrams.write.svg.curves import curves_svg
-from flowgraph.errors import RunFolderError
+from flowgraph.errors import RunFolderError, SettingError
 from flowgraph.runtime.measure.measured_step import NAME, MeasuredStep, measured_events, read_measured
 from flowgraph.runtime.record.run_folder import RunFolder
 from placements import simulate
@@ -228,10 +228,13 @@ class RunTrace:
         return tuple(compare_tasks(self.plan, self.measured))
 
     def trace(self, steps: int) -> dict[str, Any]:
-        """Return the last `steps` measured steps, at least one, as a Chrome trace, with the forecast of as many steps.
+        """Return the last `steps` measured steps as a Chrome trace, with the forecast of as many steps.
 
-        The forecast is left out if the plan does not forecast the seconds of every task.
+        The forecast is left out if the plan does not forecast the seconds of every task. Raises SettingError for fewer
+        than one step.
         """
+        if steps < 1:
+            raise SettingError.refused("--steps", "steps", steps, "should be a whole number from 1")
         last, step = self.measured[-steps:], self.plan.step
         events = measured_events(last, 2)
         if step is not None and all(task.seconds is not None for task in step.tasks):

@@ -173,7 +173,12 @@ def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) ->
 
 
 def report_changes(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> None:
-    """Report to `say` how software and hardware differ from a checkpoint's, and how exactly the run continues."""
+    """Report to `say` each difference from a checkpoint's software and hardware, and how closely the run repeats.
+
+    Each difference, such as another version of torch, another GPU or other layouts of the plan, is one line. The last
+    line says whether what follows equals a run that was not interrupted bit for bit, within 1e-5, or only
+    statistically.
+    """
     plan = ready.job.program.plan
     changed = differences(checkpoint.state().get("software", {}), fingerprint(plan, ready.chosen.threads))
     for line in changed:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from flowgraph.app.planning.checking import refuse_long_rows
 from flowgraph.app.planning.flow_inputs import FlowInputs, model_params
 from flowgraph.app.request import Request
 from flowgraph.app.running.check_metrics import held_out_metrics, metric_names, source_names
@@ -37,7 +37,8 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     If a server scores the responses of the flow instead of a rule, the server scores the check too. Returns None
     without held-out prompts, if `eval_every` is 0, or if no policy is trained. Raises UsageError if `keep_best` names a
     metric that the check does not have, or is set without checks or checkpoints; DataError for a held-out file without
-    rows, and if two metrics would have one name; RuleError for held-out rows that cannot be scored.
+    rows, for a prompt that leaves no room for the longest response, and if two metrics would have one name; RuleError
+    for held-out rows that cannot be scored.
     """
     flow, held_out, training = inputs.graph, inputs.data.held_out, request.training
     trained = {node.root for node in flow.nodes}
@@ -53,7 +54,7 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     sampler, scorer = (getattr(nodes.get(op, nodes.get("refill")), "settings", None) for op in ("generate", "score"))
     rule, longest = getattr(scorer, "by", "data"), suggested(inputs.data.data_source).get("generate.max_tokens", 256)
     rows = check_rows(held_out, training.eval_rows)
-    settings = {
+    settings: dict[str, Any] = {
         "n": training.eval_n,
         "temperature": float(training.eval_n > 1) if training.eval_temperature is None else training.eval_temperature,
         "by": rule,
@@ -64,6 +65,7 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     def at_the_flows_line(node: Node) -> Node:
         return replace(node, at=nodes[node.op.name].at if node.op.name in nodes else flow.at)
 
+    refuse_long_rows(inputs, [(f"checked rows of {inputs.data.name}", held_out.take([*rows]))], settings["max_tokens"])
     served = next((nodes[name] for name in SERVED if name in nodes), None) if scorer is None else None
     if served is None and isinstance(rule, str):
         name = f"the held-out rows of {inputs.data.name}"
@@ -75,8 +77,7 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
 
     graph = rewrite(compile_graph(rewrite(evaluate.graph(settings), by_the_server)), at_the_flows_line)
     graph = replace(graph, at=flow.at)
-    sources = {name for name in source_names(held_out.take(list(rows))) if name is not None}
-    _refuse_metrics(graph, sources, inputs.data.name, request)
+    _refuse_metrics(graph, held_out.take([*rows]), inputs.data.name, request)
     plan = plan_second_flow(program.plan, graph, {"policy": policy})
     check = lower(graph, plan, {"policy": dict(program.origins)[policy]})
     # Its copy stays as old as a step may leave it: else how often a run is checked would change what it trains on.
@@ -106,8 +107,9 @@ def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:
     return tuple(sorted(row for _, row in sorted(ranks)[:limit]))
 
 
-def _refuse_metrics(graph: Graph, sources: Collection[str], data: str, request: Request) -> None:
+def _refuse_metrics(graph: Graph, rows: pa.Table, data: str, request: Request) -> None:
     training, overall = request.training, metric_names((), request.training.eval_n)
+    sources = {name for name in source_names(rows) if name is not None}
     names = metric_names(sources, training.eval_n)
     counts = Counter(
         [*names, *{f"eval/{metric.name}" for node in graph.nodes for metric in node.op.metrics} - {*overall}]

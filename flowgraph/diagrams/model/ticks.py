@@ -56,12 +56,15 @@ def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) ->
 def labelled_ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[tuple[float, str], ...]:
     """Return the ticks that `ticks` chooses for an axis, each as (number, text), with the decimals that they need.
 
-    >>> labelled_ticks(0, 1, 2)
-    ((0.0, '0.0'), (0.5, '0.5'), (1.0, '1.0'))
+    All texts have the letter, or the exponent, that is short for the largest tick; 0 has none.
+
+    >>> labelled_ticks(0, 1, 2), labelled_ticks(0, 1e6, 2)
+    (((0.0, '0.0'), (0.5, '0.5'), (1.0, '1.0')), ((0.0, '0'), (500000.0, '0.5M'), (1000000.0, '1.0M')))
     """
     marks = ticks(low, high, about, integers=integers)
     step = marks[1] - marks[0] if len(marks) > 1 else 1.0
-    return tuple((mark, number_text(mark, step)) for mark in marks)
+    largest = max(map(abs, marks), default=0.0)
+    return tuple((mark, number_text(mark, step, largest)) for mark in marks)
 
 
 def pad_range(low: float, high: float) -> tuple[float, float]:
@@ -78,24 +81,26 @@ def pad_range(low: float, high: float) -> tuple[float, float]:
     return max(floor, low - room), high + room
 
 
-def number_text(value: float, step: float = 0.0) -> str:
+def number_text(value: float, step: float = 0.0, largest: float = 0.0) -> str:
     """Return a number as short text, with the decimals of an axis whose ticks are `step` apart, or with three digits.
 
     Three significant digits are used if `step` is 0. Thousands and millions are written with k and M if that is short,
-    numbers below 0.001 or from 1e9 on with an exponent.
+    numbers below 0.001 or from 1e9 on with an exponent; `largest` is the axis's largest absolute number, which decides.
 
     >>> number_text(0.2, 0.2), number_text(40000.0, 20000.0), number_text(2e-6, 1e-6), number_text(-0.0, 0.5)
     ('0.2', '40k', '2e-6', '0.0')
     >>> number_text(0.93456), number_text(1234.5), number_text(3.0), number_text(1e-6)
     ('0.935', '1.23k', '3', '1e-6')
     """
-    size = max(abs(value), step)
+    size = max(abs(value), step, largest)
     if size and not 1e-3 <= size < 1e9:
         mantissa, _, exponent = f"{value:.2e}".partition("e")
         return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}" if value else "0"
-    scale, letter = next(((s, letter) for s, letter in ((1e6, "M"), (1e3, "k")) if size >= s), (1.0, ""))
-    if step and step < scale / 10:
-        scale, letter = 1.0, ""  # the step would need more digits than the letter saves
+    # With a smaller step, a letter would save fewer digits than the step needs after the point.
+    letters = ((s, letter) for s, letter in ((1e6, "M"), (1e3, "k")) if size >= s and not 0 < step < s / 10)
+    scale, letter = next(letters, (1.0, ""))
+    if step and letter and not value:
+        return "0"
     if step:
         return f"{value / scale + 0.0:.{max(0, -_exponent(step / scale))}f}{letter}"
     return f"{value / scale + 0.0:.3g}{letter}"

@@ -77,10 +77,11 @@ def format_for_extension(ending: str, where: str) -> str:
 
 
 def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool = False) -> str:
-    """Return a picture as text in the format `name`: svg, mmd, md, dot or json; other names mean text for a terminal.
+    """Return a picture as text in the format `name`: svg, mmd, md, dot, json, or `text` for a terminal.
 
     `columns` is the width of the terminal, and `colour` adds escape codes to text for it. `md` is Mermaid in a Markdown
-    code block. Raises UsageError for a format that cannot draw such a picture, and for svg if Graphviz is missing.
+    code block. Raises UsageError for any other format, such as png, for one that cannot draw such a picture, and for
+    the svg of a picture with boxes and arrows if Graphviz is not installed.
     """
     match name:
         case "svg":
@@ -95,8 +96,10 @@ def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool
             raise UsageError.cannot_draw("Graphviz", WRITERS[type(drawing)].name, _DRAW_ALL)
         case "json":
             return as_json(drawing)
-        case _:
+        case "text":
             return terminal(drawing, columns, colour=colour)
+        case _:
+            raise UsageError(f"{name} is not a text format", hint="text, svg, mmd, md, dot or json")
 
 
 def svg(drawing: Drawing, look: Look = ALONE) -> str:

@@ -40,7 +40,7 @@ def forward_stats(
     the same statistics; the full gradient is the sum over these ranks.
 
     Raises LawError for statistics that the model's head does not give, for several ranks in `sequence` if the model
-    needs padded rows, for an empty context on packed tokens or a score of no tokens, and as `read_packed` does.
+    needs padded rows, for an empty context of a response or a score of no tokens, and as `read_packed` does.
     """
     head = head_of(model)
     unknown = sorted(set(names) - set(GIVES[head]))

@@ -28,11 +28,13 @@ def read_padded(model: Any, rows: ResponseRows, names: Sequence[str], head: Head
     """Return the statistics `names` of each response token [rows, tokens], from two calls of the model on padded rows.
 
     Values beyond the length of a response are zero. The first call runs the distinct contexts without their last
-    tokens, the second the last context tokens and the responses, so no context may be empty. `head` is "tokens" or
-    "values".
+    tokens, the second the last context tokens and the responses. `head` is "tokens" or "values". Raises LawError for an
+    empty context.
     """
     device, width = device_of(model), max(1, int(rows.lengths.max()) if len(rows.lengths) else 1)
     lengths, contexts = rows.lengths.to(device), rows.context.to_pylist() or [[0]]
+    if not all(contexts):
+        raise LawError("a response to 0 tokens has no token that its first token could follow")
     starts = [tuple(context[:-1]) for context in contexts]
     cache = transformers().DynamicCache(config=model.config) if head == "values" else None
     options: dict[str, Any] = {"logits_to_keep": 1} if cache is None else {"past_key_values": cache}

@@ -53,7 +53,7 @@ def aime_row(record: SourceRecord) -> Row:
     if match is None or isinstance(answer, bool):
         raise DataError.unusable(record.where, f"`answer` is {str(answer)[:40]!r}, not an integer from 0 to 999")
     lower = {name.lower(): value for name, value in record.values.items()}
-    places = [str(lower.get(name) or "") for name in ("year", "id", "url")] + [record.where.replace("_", " ")]
+    places = [str(lower.get(name) or "") for name in ("year", "id", "url")] + [str(record.path)]
     year = next((dated[0] for place in places if (dated := _YEAR.search(place))), "")
     prompt = AIME_PROMPT.replace("{problem}", problem)
     extra_info = {"id": str(lower.get("id", lower.get("problem_idx", "")))}

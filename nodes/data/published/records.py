@@ -38,10 +38,16 @@ _SPLIT_WORD = re.compile(rf"({'|'.join(SPLITS)})(?=[-_.]|$)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """One record: its fields, and its place in the files for errors."""
+    """One record: its fields, its file or folder, and its place in that file, such as `:3`, for errors."""
 
     values: Mapping[str, Any]
-    where: str
+    path: Path
+    place: str = ""
+
+    @property
+    def where(self) -> str:
+        """Return the path and the place of the record, as errors print them."""
+        return f"{self.path}{self.place}"
 
     def text(self, *names: str) -> str:
         """Return the text in the first of the fields `names` (in lower case) that the record has, ignoring case.
@@ -124,7 +130,7 @@ def _records(paths: list[Path]) -> Iterator[SourceRecord]:
         elif path.suffix == ".json":
             yield from _json_records(path)
         else:
-            yield from (SourceRecord(values, f"{path}:{line}") for line, values in objects(path))
+            yield from (SourceRecord(values, path, f":{line}") for line, values in objects(path))
 
 
 def _problem(folder: Path) -> SourceRecord:
@@ -136,7 +142,7 @@ def _problem(folder: Path) -> SourceRecord:
             continue
         except (OSError, UnicodeDecodeError) as fault:
             raise DataError.failed(folder / name, "cannot be read", fault) from fault
-    return SourceRecord({**values, "problem_id": folder.name}, str(folder))
+    return SourceRecord({**values, "problem_id": folder.name}, folder)
 
 
 def _parquet_records(path: Path) -> Iterator[SourceRecord]:
@@ -145,7 +151,7 @@ def _parquet_records(path: Path) -> Iterator[SourceRecord]:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=64):
                 for values in batch.to_pylist():
-                    yield SourceRecord(values, f"{path} row {index} (from 0)")
+                    yield SourceRecord(values, path, f" row {index} (from 0)")
                     index += 1
     except DataError:
         raise
@@ -158,10 +164,10 @@ def _json_records(path: Path) -> Iterator[SourceRecord]:
     try:
         content = read_json(path)
     except (ValueError, OSError):
-        yield from (SourceRecord(values, f"{path}:{line}") for line, values in objects(path))
+        yield from (SourceRecord(values, path, f":{line}") for line, values in objects(path))
         return
     for index, values in enumerate(content if isinstance(content, list) else [content]):
-        where = f"{path} item {index} (from 0)" if isinstance(content, list) else str(path)
+        place = f" item {index} (from 0)" if isinstance(content, list) else ""
         if not isinstance(values, dict):
-            raise DataError.unusable(where, "is not a JSON object")
-        yield SourceRecord(values, where)
+            raise DataError.unusable(f"{path}{place}", "is not a JSON object")
+        yield SourceRecord(values, path, place)

@@ -62,7 +62,7 @@ def comparison_svg(comparison: Comparison, look: Look = ALONE) -> str:
 def _seconds_text(strip: Strip) -> str:
     if strip.seconds is not None:
         return show_s(strip.seconds)
-    return "not known" if strip.parts else "does not fit"
+    return "time not known" if strip.parts else "does not fit"
 
 
 def _row(place: int, strip: Strip, edges: ColumnEdges, top: float, look: Look) -> tuple[Mark, float]:
@@ -95,13 +95,13 @@ def _row(place: int, strip: Strip, edges: ColumnEdges, top: float, look: Look) -
 def row_title(strip: Strip) -> str:
     """Return the tooltip of a placement's row: its name, seconds a step and pools, and how it compares with the best.
 
-    Without seconds, the tooltip says "does not fit".
+    Without seconds, the tooltip says that they are not known, or "does not fit" for a placement without pools.
 
     >>> row_title(Strip("all on one", 2.0, (PoolShare("all", 8, ("policy",)),), "the best", chosen=True))
     'all on one (chosen): 2 s a step; all, 8 devices: policy. the best'
     """
     chosen = f" ({CHOSEN})" if strip.chosen else ""
-    seconds = "does not fit" if strip.seconds is None else f"{show_s(strip.seconds)} a step"
+    seconds = _seconds_text(strip) if strip.seconds is None else f"{show_s(strip.seconds)} a step"
     why = f". {clean(strip.why, 2 * WHY_CHARACTERS)}" if strip.why else ""
     return f"{clean(strip.label)}{chosen}: {'; '.join([seconds, *map(_pool_title, strip.parts)])}{why}"
 

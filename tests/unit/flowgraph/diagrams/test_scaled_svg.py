@@ -29,7 +29,7 @@ from flowgraph.diagrams.model.charts import (
 )
 from flowgraph.diagrams.model.picture import Actor, Message, SequenceDiagram
 from flowgraph.diagrams.model.series import Series
-from flowgraph.diagrams.write.svg.comparison_svg import comparison_svg
+from flowgraph.diagrams.write.svg.comparison_svg import comparison_svg, row_title
 from flowgraph.diagrams.write.svg.curves import curves_svg
 from flowgraph.diagrams.write.svg.geometry import Rect
 from flowgraph.diagrams.write.svg.lanes_svg import lanes_svg
@@ -367,6 +367,12 @@ def test_the_chosen_placement_says_so_and_one_that_does_not_fit_has_no_bar() -> 
     strips = groups(ElementTree.fromstring(comparison_svg(placements())), "strip")
     assert ["chosen" in [each.words.text for each in texts(strip)] for strip in strips] == [True] + [False] * 4
     assert [bool(groups(strip, "length")) for strip in strips] == [True, True, True, False, False]
+
+
+def test_only_a_placement_without_pools_is_said_not_to_fit() -> None:
+    pool = PoolShare("all", 8, ("policy",))
+    assert row_title(Strip("a", None, (pool,), "no rate")) == "a: time not known; all, 8 devices: policy. no rate"
+    assert row_title(Strip("a", None, (), "1 GiB too much")) == "a: does not fit. 1 GiB too much"
 
 
 def test_dots_know_their_row_and_the_best_is_a_shape_of_its_own_with_its_name() -> None:

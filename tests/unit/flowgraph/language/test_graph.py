@@ -12,6 +12,7 @@ import flowgraph
 import nodes
 from examples.grpo import grpo
 from flowgraph import Loss, State, flow, node, stale
+from flowgraph.errors import UnknownNameError
 from flowgraph.flows.flow_files import import_file
 from flowgraph.language import Key
 from flowgraph.language.call_site import Site, call_site
@@ -202,3 +203,11 @@ def test_params_are_told_apart_by_identity() -> None:
     one, two = (Param("it", Scores, "flow mine", Site("mine.py", 1)) for _ in range(2))
     assert one != two
     assert Edge(one, Scores) != Edge(two, Scores)
+
+
+def test_a_port_that_an_op_does_not_have_is_refused_with_the_nearest() -> None:
+    op = compile_graph(grpo.graph()).nodes[0].op
+    assert op.port("policy").name == "policy"
+    with pytest.raises(UnknownNameError) as caught:
+        op.port("polcy")
+    assert str(caught.value) == "no port of generate `polcy`\n  hint: did you mean `policy`?"

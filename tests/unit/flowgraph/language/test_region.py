@@ -101,6 +101,11 @@ def failing(scores: Scores, *, how: str = "value") -> Scores:
         raise ValueError("  bad luck ")
     if how == "law":
         raise LawError("broken", notes=["a note"], hint="a hint")
+    if how.startswith("interrupt"):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise (RuntimeError if how == "interrupt" else LawError)("the event loop is already running") from None
     raise RuleError("its own place", where="rule.py:3")
 
 
@@ -267,6 +272,15 @@ def test_an_error_of_ours_gets_the_node_and_the_line_beside_a_place_of_its_own(
     own = failure(run_graph, make_rollout, "rule")
     assert str(own) == f"rule.py:3: its own place\n    in failing at {HERE}:{flow_line}"
     assert own.__cause__ is None
+
+
+@pytest.mark.parametrize("how", ["interrupt", "interrupt law"])
+def test_an_error_while_a_body_cleans_up_after_an_interrupt_is_that_interrupt(
+    run_graph: Callable[..., Any], make_rollout: Make, how: str
+) -> None:
+    graph = compile_graph(failing_flow.graph({"how": how}))
+    with pytest.raises(KeyboardInterrupt):
+        run_graph(graph, {"rollout": make_rollout([2])})
 
 
 @flow

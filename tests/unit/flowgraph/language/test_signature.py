@@ -16,7 +16,14 @@ from flowgraph.errors import FlowTypeError, LawError, SettingError
 from flowgraph.flows.settings import parse_assignment
 from flowgraph.language import Aggregation, By, Corrects, Key, Kind, op_of
 from flowgraph.language.loss import How
-from flowgraph.language.signature import defined_at, initial_value_fault, make_settings, read_signature, type_name
+from flowgraph.language.signature import (
+    defined_at,
+    initial_value_fault,
+    make_settings,
+    read_signature,
+    type_name,
+    unstorable_reason,
+)
 from nodes import KLWeight, LogProbs, Policy, Prompts, clipped, generate, logprobs, score, update
 from tests.looped import looped
 
@@ -288,6 +295,13 @@ def test_state_may_start_from_these(kind: type[State], data: object) -> None:
 )
 def test_state_cannot_start_from_what_a_file_would_not_give_back(kind: type[State], data: object, why: str) -> None:
     assert initial_value_fault(kind, data) == why
+
+
+@pytest.mark.parametrize("value", [[initial_value_fault], {"by": [Aggregation]}])
+def test_a_function_among_other_values_is_no_setting_since_it_could_not_be_read_back(value: object) -> None:
+    expected = "a function or class must be a setting of its own, not an entry of a list or dict"
+    assert unstorable_reason(value) == expected
+    assert unstorable_reason(initial_value_fault) == ""
 
 
 # ---------------------------------------------------------------------------------------------- corrections

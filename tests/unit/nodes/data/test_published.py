@@ -113,6 +113,16 @@ def test_aime_has_only_rows_to_check_on_and_its_year_as_source(tmp_path: Path) -
     )
 
 
+def test_a_row_number_is_no_year(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [{"problem": "p", "answer": 7}] * 2026
+    sources = [write_lines(Path("aime.jsonl"), lines), Path("aime.json"), Path("aime.parquet")]
+    sources[1].write_text(json.dumps(lines))
+    pq.write_table(pa.Table.from_pylist(lines), sources[2])
+    for source in sources:
+        assert {row["data_source"] for row in rows_of("aime", source, "test")} == {"aime"}
+
+
 def test_apps_is_read_from_folders_of_problems_and_from_json_lines(tmp_path: Path) -> None:
     for number, tests in (("0000", TESTS), ("0001", None)):
         folder = tmp_path / "APPS" / "train" / number

@@ -10,6 +10,7 @@ import yaml
 from flowgraph.cluster.plan import Layout, PhasePeak, Pool, PoolForecast, RoleSettings, StepForecast, TimedTask
 from flowgraph.errors import PlanError, UsageError
 from nodes.interop import LongestLengths, export, read_command
+from nodes.interop.export_spec import ExportDevices
 from tests.looped import looped
 
 CASES = [
@@ -545,3 +546,7 @@ def test_no_name_of_a_model_is_more_than_a_text_in_yaml(name: str, graph: Any, p
     exported = export(plan(described, "hybrid", models={"policy": name}), "nemo-rl", graph=described)
     found = yaml.safe_load(exported.files["nemo_rl.yaml"])["policy"]["model_name"]
     assert found.replace("\\${", "${") == name
+
+
+def test_no_pool_has_no_devices() -> None:
+    assert (ExportDevices(()).nodes, ExportDevices(()).per_node, ExportDevices(()).devices) == (0, 0, 0)

@@ -106,3 +106,13 @@ def test_an_engine_without_constants_is_refused_with_the_file_to_write(monkeypat
         "the engine `toy` has no constants, so it cannot be planned\n"
         "  hint: write flowgraph/engines/toy/constants.toml, as those of the other engines"
     )
+
+
+def test_an_engine_that_lacks_the_constants_of_a_kind_is_refused_with_those_it_lacks() -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        constants(ServingConstants, "fsdp")
+    text = str(caught.value)
+    assert text.startswith("the engine `fsdp` lacks constants for generating responses: layer_s, row_s, ")
+    assert text.endswith("\n  hint: add them to flowgraph/engines/fsdp/constants.toml")
+    with pytest.raises(UnknownNameError, match="the engine `vllm` lacks constants for training: matmul_share, "):
+        constants(TrainingConstants, "vllm")

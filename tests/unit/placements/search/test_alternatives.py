@@ -172,6 +172,13 @@ def test_an_overfull_device_is_marked_beside_other_plans() -> None:
     assert line.endswith(f"143.0 GiB on all, {peak.role}: does not fit, it has 79.6 GiB")
 
 
+def test_the_fullest_device_of_a_plan_whose_devices_its_cluster_lacks_is_not_known() -> None:
+    plan = found_of("gpg", CLUSTER).best.plan()
+    lost = plan.model_copy(update={"pools": (Pool(name=plan.pools[0].name, devices=(("gone", 0),)),), "step": None})
+    (line,) = (line for line in plans_text([("lost.json", lost)]).splitlines() if line.startswith("fullest device"))
+    assert line.split() == ["fullest", "device", "-"]
+
+
 def test_plans_that_have_no_room_beside_each_other_stand_below_each_other() -> None:
     plans = [(f"{name}.json", found_of("grpo", CLUSTER).best.plan()) for name in "abc"]
     text = plans_text(plans, 100)

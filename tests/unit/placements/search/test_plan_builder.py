@@ -254,3 +254,13 @@ def test_pools_are_named_in_the_order_of_their_first_role() -> None:
     ).plan()
     assert [pool.name for pool in plan.pools] == [f"pool{place}" for place in range(5)]
     assert [each.pool for each in plan.placed] == [f"pool{place}" for place in range(5)]
+
+
+def test_a_step_of_unknown_seconds_has_the_bound_of_its_seconds_and_not_that_of_its_value() -> None:
+    ranked = replace(found_of("gpg", "1x8xh100").best, bound=1e9)
+    links = ranked.homes[0].group.links
+    unknown = replace(ranked.homes[0].group, links=replace(links, device=replace(links.device, peak_flops={})))
+    homes = [replace(home, group=unknown) if home.role.use == "sample" else home for home in ranked.homes]
+    vars(ranked)["homes"] = homes
+    assert ranked.step.period_s is None
+    assert ranked.step_s == ranked.bound_s < 1e9

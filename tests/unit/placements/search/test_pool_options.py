@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import chain, combinations
 from math import fsum
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.flows.seven_rewards import seven_rewards
@@ -19,11 +20,13 @@ from placements.search.dominance import (
     CARRIED_AT_MOST,
     FIRST,
     HOST,
+    MINIMISED,
     OVER,
     REST,
     SECOND,
     SYNC_BYTES,
     CombinedOptions,
+    undominated,
 )
 from placements.search.pool_options import PoolOptions, pool_option_of, sync_s
 from placements.search.role_options import RoleOption, RoleOptions
@@ -61,6 +64,41 @@ CHOICES = st.lists(
     ),
     max_size=5,
 )
+
+
+LEVELS = st.integers(0, 1)
+
+
+def tied(
+    seconds: tuple[float, ...] = (1.0, 1.0),
+    rest: int = 0,
+    over: int = 0,
+    host: int = 0,
+    wakes: int = 0,
+    ready: float = 0.0,
+) -> RoleOption:
+    """Return an option of few different numbers, so that many are equal."""
+    return RoleOption("fsdp", Layout(), RoleSettings(), seconds, rest, rest + over, host, wakes, ready_s=ready)
+
+
+TIED = st.lists(
+    st.builds(tied, st.tuples(LEVELS.map(float), LEVELS.map(float)), *[LEVELS] * 4, LEVELS.map(float)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(TIED)
+@example([tied(over=1, wakes=1), tied(wakes=1)])
+@example([tied(ready=1.0), tied()])
+def test_of_ways_with_ties_those_stay_that_no_other_dominates(options: list[RoleOption]) -> None:
+    front = undominated(options)
+    assert not any(one.dominates(two) for one in front for two in front if one is not two)
+    assert all(any(one.dominates(option) for one in front) for option in options)
+    ways = CombinedOptions.of(options, 1, 1.0)
+    kept = ways.undominated()
+    numbers = np.concatenate([kept.stages_s, kept.memory[:MINIMISED]]).T
+    assert not any((a <= b).all() for i, a in enumerate(numbers) for j, b in enumerate(numbers) if i != j)
 
 
 BITS = {"fsdp": 1, "sglang": 2}

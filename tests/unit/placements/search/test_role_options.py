@@ -12,6 +12,7 @@ from flowgraph.analysis.roles import Role
 from flowgraph.checks.placed import VERBS
 from flowgraph.cluster.plan import Layout, RoleSettings
 from flowgraph.engines.table import ENGINES
+from flowgraph.errors import UnknownNameError
 from placements.hardware.topology import sizes
 from placements.memory.footprint import total_bytes
 from placements.search.role_options import ALL_OFFLOADED, CACHE_SHARES, RoleOption, RoleOptions
@@ -46,6 +47,15 @@ def offered(cluster: str, devices: int, name: str, **parts: str) -> tuple[RoleOp
     """Return the ways to run a role of PPO on so many devices."""
     problem = problem_of("ppo", cluster, **parts)
     return role_options(problem, role_of(problem, name), group_of(cluster, devices))
+
+
+def test_a_role_that_a_flow_does_not_have_is_refused_with_the_nearest() -> None:
+    problem = problem_of("ppo")
+    assert problem.role("critic.train").name == "critic.train"
+    with pytest.raises(
+        UnknownNameError, match=r"^no role of ppo `critic.trian`\n  hint: did you mean `critic.train`\?$"
+    ):
+        problem.role("critic.trian")
 
 
 EVERY = [(*group, name) for group in SEATS for name in ROLES]

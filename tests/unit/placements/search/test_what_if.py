@@ -39,6 +39,8 @@ def test_each_change_changes_its_one_thing() -> None:
         "batch",
         "batch=0",
         "batch=x",
+        "batch.foo=3",
+        "batch.=3",
         "ratio=3",
         "ratio=0:1",
         "precision=fp9",

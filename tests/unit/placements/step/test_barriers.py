@@ -130,7 +130,7 @@ def test_no_choice_at_all_is_played_in_less_than_its_bound(
     assume(_within(problem, [option for _, option in picked]))
     assume(has_room(problem, picked))
     choice = assignment_of(assignment_problem(problem, blocks, PlanRequest()), picked)
-    simulated = RankedPlan(problem, choice.blocks, choice.value)
+    simulated = RankedPlan(problem, choice.blocks, choice.value, choice.step_s)
     assert simulated.step.period_s is not None
     assert choice.step_s <= simulated.step_s * ROUNDING
 
@@ -153,7 +153,9 @@ def all_played(of: Of, cluster: str, staleness: int | None) -> tuple[RankedPlan,
             for taken in product(*(blocks.options(block) for block in cut)):
                 if _within(problem, taken):
                     found.append(assignment_of(posed, zip(cut, taken, strict=True)))
-    return tuple(RankedPlan(problem, each.blocks, each.value) for each in found if has_room(problem, each.blocks))
+    return tuple(
+        RankedPlan(problem, each.blocks, each.value, each.step_s) for each in found if has_room(problem, each.blocks)
+    )
 
 
 SMALL: list[tuple[Of, str, int | None]] = [

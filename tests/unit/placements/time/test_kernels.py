@@ -139,8 +139,11 @@ def test_nothing_to_do_takes_no_time() -> None:
 def test_a_type_that_a_device_does_not_multiply_is_widened() -> None:
     assert peak_flops(profile("a100"), "fp8") == peak_flops(profile("a100"), "bfloat16")
     assert peak_flops(profile("h100"), "fp4") == peak_flops(profile("h100"), "fp8")
-    with pytest.raises(ValueError, match="has no peak for bfloat16, or a wider type"):
-        peak_flops(replace(profile("h100"), peak_flops={"fp8": 1.0}), "bfloat16")
+    narrow = replace(profile("h100"), peak_flops={"fp8": 1.0})
+    with pytest.raises(ValueError, match=r"has no peak for bfloat16 or float32$"):
+        peak_flops(narrow, "bfloat16")
+    with pytest.raises(ValueError, match=r"has no peak for float32 or bfloat16$"):
+        peak_flops(narrow, "float32")
 
 
 def unmeasured(name: str) -> DeviceProfile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.diagrams.model.ticks import number_text, pad_range, ticks
+from flowgraph.diagrams.model.ticks import labelled_ticks, number_text, pad_range, ticks
 
 wide = st.floats(-1e280, 1e280)
 
@@ -41,5 +41,18 @@ def test_ticks_that_differ_are_told_apart() -> None:
         (1.2e7, 1.3e7),
         (0, 3e12),
     ):
-        marks = ticks(low, high)
-        assert len({number_text(mark, marks[1] - marks[0]) for mark in marks}) == len(marks)
+        marks = labelled_ticks(low, high)
+        assert len({text for _, text in marks}) == len(marks)
+
+
+def test_the_ticks_of_an_axis_have_one_notation_and_0_has_no_letter() -> None:
+    for high, texts in (
+        (2e6, "0 0.5M 1.0M 1.5M 2.0M"),
+        (4e6, "0 1M 2M 3M 4M"),
+        (2e3, "0 0.5k 1.0k 1.5k 2.0k"),
+        (2e9, "0 5e8 1e9 1.5e9 2e9"),
+        (2e-4, "0 5e-5 1e-4 1.5e-4 2e-4"),
+        (400.0, "0 100 200 300 400"),
+    ):
+        assert [text for _, text in labelled_ticks(0, high)] == texts.split()
+    assert [text for _, text in labelled_ticks(980_000, 1_060_000)] == ["980k", "1000k", "1020k", "1040k", "1060k"]

@@ -112,6 +112,9 @@ def test_what_a_format_cannot_draw_it_says_and_which_can() -> None:
     )
     with pytest.raises(UsageError, match="Graphviz cannot draw a timeline"):
         text_in(lanes(), "dot")
+    for name in ("png", "html", "texts"):
+        with pytest.raises(UsageError, match=f"^{name} is not a text format"):
+            text_in(lanes(), name)
     assert {kind for kind in KINDS if kind not in MERMAID} == {"comparison", "scatter", "curves"}
 
 

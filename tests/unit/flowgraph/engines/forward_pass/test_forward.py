@@ -198,6 +198,16 @@ def test_dropout_in_attention_is_refused() -> None:
         forward_stats(model.train(), rows_of(), ALL, packing=packing)
 
 
+@looped("packed", [True, False])
+@looped("contexts", [[[4], []], [[], []]])
+def test_an_empty_context_is_refused(packed: bool, contexts: list[list[int]]) -> None:
+    model = made("Llama")
+    context = pa.array(contexts, pa.list_(pa.int64()))
+    rows = ResponseRows(context, torch.tensor([[1, 2], [3, 4]]), torch.tensor([2, 2]), 1.0)
+    with pytest.raises(LawError, match="a response to 0 tokens has no token that its first token could follow"):
+        forward_stats(model, rows, ALL, packing=choose_packing(model) if packed else None)
+
+
 # ------------------------------------------------------------------------------------------- memory
 
 
