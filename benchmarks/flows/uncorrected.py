@@ -20,7 +20,7 @@ from nodes import (
 @flow
 def uncorrected(prompts: Prompts, policy: Policy) -> Policy:
     """Train on responses of older weights as if the newest had drawn them."""
-    rollout = generate(stale(policy, at_most=4, corrected=False), prompts, n=16)
+    rollout = generate(stale(policy, at_most=8, corrected=False), prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
 
     def loss(pi: Policy) -> Loss:
