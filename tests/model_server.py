@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+import torch
+
+from flowgraph.language.values import Group, Sample
+from nodes import Columns, Finished, Rollout, Text
 from tests.json_server import JsonServer, Reply
 
 Answer = Callable[[dict[str, Any]], Reply]
@@ -46,3 +51,22 @@ def ok(answer: object) -> Reply:
 
 def verdict(text: object, **choice: object) -> Reply:
     return ok({"object": "chat.completion", "choices": [{"message": {"content": text}, **choice}]})
+
+
+def answered(prompts: Sequence[Sequence[Mapping[str, str]]], answers: Sequence[str], styles: Sequence[str]) -> Rollout:
+    """Return two responses to each of two prompts, with the parts that a scoring node reads.
+
+    All arguments have an entry for each of the four responses; a style is that of the row's `reward_model`.
+    """
+    rows = [
+        {"data_source": "sums", "prompt": prompt, "reward_model": {"style": style, "ground_truth": str(index)}}
+        for index, (prompt, style) in enumerate(zip(prompts, styles, strict=True))
+    ]
+    parts = {
+        "group": Group(torch.tensor([5, 5, 2, 2])),
+        "sample": Sample(torch.tensor([0, 1, 0, 1])),
+        "finished": Finished(torch.ones(4, dtype=torch.bool)),
+        "text": Text(pa.array(answers)),
+        "columns": Columns(pa.Table.from_pylist(rows)),
+    }
+    return Rollout.of(parts)

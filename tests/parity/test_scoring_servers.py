@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow as pa
 import pytest
 import torch
 
@@ -30,10 +29,10 @@ from flowgraph.engines.servers.server_engine import ServerEngine
 from flowgraph.engines.sglang.server import Sglang
 from flowgraph.engines.vllm.server import Vllm
 from flowgraph.errors import RuleError
-from flowgraph.language.values import Group, Sample
 from flowgraph.models import load, resolve, save
-from nodes import Columns, Finished, Rollout, Text, remote_judge, remote_reward
+from nodes import Rollout, remote_judge, remote_reward
 from nodes.scoring.remote import read_verdict
+from tests.model_server import answered
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -179,22 +178,7 @@ def reward(judge: tuple[Any, Any, Path], tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def rollout() -> Rollout:
     """Return two responses to each of two prompts."""
-    rows = [
-        {
-            "data_source": "sums",
-            "prompt": [{"role": "user", "content": QUESTIONS[index // 2]}],
-            "reward_model": {"style": "model", "ground_truth": str(index)},
-        }
-        for index in range(4)
-    ]
-    parts = {
-        "group": Group(torch.tensor([5, 5, 2, 2])),
-        "sample": Sample(torch.tensor([0, 1, 0, 1])),
-        "finished": Finished(torch.ones(4, dtype=torch.bool)),
-        "text": Text(pa.array(ANSWERS)),
-        "columns": Columns(pa.Table.from_pylist(rows)),
-    }
-    return Rollout.of(parts)
+    return answered([[{"role": "user", "content": QUESTIONS[i // 2]}] for i in range(4)], ANSWERS, ["model"] * 4)
 
 
 @BOTH

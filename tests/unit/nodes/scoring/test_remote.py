@@ -12,18 +12,15 @@ from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
-import pyarrow as pa
 import pytest
-import torch
 
 from flowgraph.errors import FlowError, RuleError, SettingError
-from flowgraph.language.values import Group, Sample
-from nodes import Columns, Finished, Rollout, Text, remote_judge, remote_reward, score
+from nodes import Rollout, remote_judge, remote_reward, score
 from nodes.scoring.http_post import AnswerTooLongError, OpenRequests, post_json, split_url
 from nodes.scoring.model_server import NoScoreError, number_in
 from nodes.scoring.remote import chat_endpoint
 from nodes.scoring.text_templates import texts_of
-from tests.model_server import Double, Reply, ok, verdict
+from tests.model_server import Double, Reply, answered, ok, verdict
 
 QUESTIONS, ANSWERS = ("3 + 4?", "2 + 2?"), ("7", "8", "four", "4")
 
@@ -38,22 +35,10 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
 @pytest.fixture
 def rollout() -> Rollout:
     """Return two responses to each of two prompts, with the parts that a scoring node reads."""
-    rows = [
-        {
-            "data_source": "sums",
-            "prompt": [{"role": "system", "content": "Add."}, {"role": "user", "content": QUESTIONS[index // 2]}],
-            "reward_model": {"style": "model" if index < 2 else "rule", "ground_truth": str(index)},
-        }
-        for index in range(4)
+    prompts = [
+        [{"role": "system", "content": "Add."}, {"role": "user", "content": QUESTIONS[i // 2]}] for i in range(4)
     ]
-    parts = {
-        "group": Group(torch.tensor([5, 5, 2, 2])),
-        "sample": Sample(torch.tensor([0, 1, 0, 1])),
-        "finished": Finished(torch.ones(4, dtype=torch.bool)),
-        "text": Text(pa.array(ANSWERS)),
-        "columns": Columns(pa.Table.from_pylist(rows)),
-    }
-    return Rollout.of(parts)
+    return answered(prompts, ANSWERS, ("model", "model", "rule", "rule"))
 
 
 def told(scores: Any) -> dict[str, tuple[float, float]]:
