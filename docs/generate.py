@@ -206,6 +206,8 @@ def traits_of(op: Op) -> Iterator[str]:
         yield "reads all rows of the batch together, so it is not split over ranks"
     if op.on_policy:
         yield "needs rows that the newest weights sampled"
+    if op.hands_out:
+        yield "hands out groups as they finish, if the plan says so"
 
 
 def setting_told(name: str, each: Any) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The vocabulary of reinforcement learning on language models: typed values, and nodes with torch bodies."""
 
+from flowgraph.language.values import Versions
 from nodes.advantages import (
     discounted_returns,
     entropy_shaped,
@@ -59,7 +60,6 @@ from nodes.values import (
     TokenAdvantages,
     TokenKL,
     Values,
-    Versions,
 )
 from nodes.whitening import whiten
 

@@ -18,8 +18,8 @@ from flowgraph.language.handle import (
     Truncation,
     gather,
 )
-from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
-from nodes.values import Columns, Finished, LanguageModel, LogProbs, Prompts, Rollout, Temperature, Text, Versions
+from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory, Versions
+from nodes.values import Columns, Finished, LanguageModel, LogProbs, Prompts, Rollout, Temperature, Text
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype
@@ -73,7 +73,7 @@ def _stops(stop: object) -> object:
 Stop = Annotated[tuple[str | int, ...], BeforeValidator(_stops)]
 
 
-@node(kind="generate", metrics=METRICS)
+@node(kind="generate", hands_out=True, metrics=METRICS)
 def generate(
     policy: LanguageModel,
     prompts: Prompts,
@@ -114,14 +114,19 @@ def generate(
         for context, group in zip(contexts, prompts.group.data.tolist(), strict=True)
         for sample in range(n)
     ]
-    return _rollout(
-        policy, prompts, requests, gather(policy.handle, requests), Temperature.with_truncation(temperature, truncation)
-    )
+
+    def rows(places: Sequence[int], completions: Sequence[Completion]) -> Rollout:
+        sampled = [requests[place] for place in places]
+        return _rollout(policy, prompts, [place // n for place in places], sampled, completions, drawn_at)
+
+    drawn_at = Temperature.with_truncation(temperature, truncation)
+    return rows(range(len(requests)), gather(policy.handle, requests, rows))
 
 
 def _rollout(
     policy: LanguageModel,
     prompts: Prompts,
+    prompt_of_row: Sequence[int],
     requests: Sequence[SampleRequest],
     completions: Sequence[Completion],
     temperature: Temperature,
@@ -129,8 +134,6 @@ def _rollout(
     import pyarrow as pa
     import torch
 
-    count = len(prompts.group.data)
-    prompt_of_row = torch.arange(count).repeat_interleave(len(completions) // max(1, count))
     lengths = torch.tensor([len(completion.tokens) for completion in completions], dtype=torch.int64)
     tokens = pad([completion.tokens for completion in completions], torch.int64)
     logprobs = pad([completion.logprobs for completion in completions], torch.float32)
@@ -149,7 +152,7 @@ def _rollout(
         versions=Versions(pad([_token_versions(completion) for completion in completions], torch.int64)),
         finished=Finished(finished),
         text=Text(pa.array(texts, pa.string())),
-        columns=Columns(prompts.columns.data.take(prompt_of_row.numpy())),
+        columns=Columns(prompts.columns.data.take(pa.array(prompt_of_row, pa.int64()))),
         temperature=temperature,
     ).measured(
         Measure("response_length", float(lengths.sum()), len(completions)),

@@ -21,6 +21,7 @@ from flowgraph.language.values import (
     Trainable,
     Trajectory,
     Value,
+    Versions,
 )
 
 if TYPE_CHECKING:
@@ -141,13 +142,6 @@ class KLWeight(State):
     """The factor of a KL term, carried from step to step (float)."""
 
     dtype = "float64"
-
-
-class Versions(Value):
-    """The version of the policy that sampled each token: [B, T] int64; an update may change it within a response."""
-
-    kind = Kind.TOKEN
-    dtype = "int64"
 
 
 class Finished(Value):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_serializer, model_validator
 
 from flowgraph.cluster.calibration import Calibration
-from flowgraph.cluster.plan import MOST_PROMPTS, MOST_THREADS, Plan
+from flowgraph.cluster.plan import MOST_CHUNKS, MOST_PROMPTS, MOST_THREADS, Contract, Plan
 from flowgraph.errors import SettingError, UsageError, nearest
 from flowgraph.flows.flow_files import flow_text
 from flowgraph.language.flow import Flow
@@ -118,8 +118,9 @@ class Target(Part):
     """Where to run: a cluster ("" is this machine, `memory` how much of it to use), or a plan with its own cluster.
 
     `placement` is a named placement on that cluster, such as `split`. With `depth` or `sync_every`, sampling works
-    `depth` steps ahead of training, and gets weights every `sync_every` steps. Raises pydantic's ValidationError, for
-    example for a plan together with a cluster, a memory or a placement.
+    `depth` steps ahead of training, and gets weights every `sync_every` steps; `contract` says what a sync does to the
+    responses under way. With `chunks`, sampling hands out the groups of a step in that many chunks, as they finish.
+    Raises pydantic's ValidationError, for example for a plan together with a cluster, a memory or a placement.
     """
 
     cluster: str = ""
@@ -128,11 +129,18 @@ class Target(Part):
     placement: str = ""
     depth: Annotated[int, Field(ge=0, le=MOST_STEPS_AHEAD)] | None = None
     sync_every: Annotated[int, Field(ge=1, le=MOST_STEPS_AHEAD)] | None = None
+    chunks: Annotated[int, Field(ge=1, le=MOST_CHUNKS)] | None = None
+    contract: Contract | None = None
 
     @property
     def overlap(self) -> tuple[int, int] | None:
         """Return (depth, sync period) in steps; an unset one is 0 or 1, and the result is None if both are unset."""
         return None if self.depth is None and self.sync_every is None else (self.depth or 0, self.sync_every or 1)
+
+    @property
+    def changes_plan(self) -> bool:
+        """Return whether overlap or chunks are asked for, which change the plan that is found or named."""
+        return self.overlap is not None or self.chunks is not None
 
     @model_validator(mode="after")
     def _contradictions(self) -> Target:

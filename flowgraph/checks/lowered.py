@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from flowgraph.errors import FlowError, LawError
 from flowgraph.language.values import Model
@@ -12,6 +13,7 @@ from flowgraph.lowering.insert_syncs import sync_bounds
 from flowgraph.lowering.parts import parts_needed
 from flowgraph.lowering.program import (
     HOST,
+    IDS_ONLY,
     Home,
     Parts,
     Program,
@@ -32,7 +34,10 @@ from flowgraph.lowering.waits import homes_replaced
 
 def check_nodes_run_once(program: Program) -> Iterator[FlowError]:
     """Yield an error for each node of the graph that the program does not run, or runs more than once."""
-    runs = Counter(name for task in program.tasks if isinstance(task, Run) for name in task.nodes)
+    undivided = (
+        task for task in program.tasks if isinstance(task, Run) and (task.chunk is None or not task.chunk.index)
+    )
+    runs = Counter(name for task in undivided for name in task.nodes)
     for node in program.graph.nodes:
         if runs[node.name] != 1:
             yield LawError(f"the program runs {node.name} {runs[node.name]} times, not once", where=str(node.at))
@@ -124,9 +129,19 @@ def check_parts_suffice(program: Program) -> Iterator[FlowError]:
             for name, parts in task.parts:
                 yield from _lacking(task, name, parts, needed.get(name, ()))
     read = parts_read_by_place(program, program.tasks, types)
+    in_batch = parts_read_by_place(program, list(map(_without_chunks, program.tasks)), types)
     for task in program.tasks:
         if isinstance(task, Transfer):
-            yield from _lacking(task, task.value, task.parts, read.get((task.value, task.target), ()))
+            reads = read if task.chunk is not None else in_batch
+            if task.parts != IDS_ONLY or (task.value, task.target) in reads:
+                yield from _lacking(task, task.value, task.parts, reads.get((task.value, task.target), ()))
+
+
+def _without_chunks(task: Task) -> Task:
+    """Return a run without the values that it reads in chunks; any other task is returned itself."""
+    if not isinstance(task, Run) or not task.streamed:
+        return task
+    return replace(task, reads=tuple(name for name in task.reads if name not in task.streamed))
 
 
 def _lacking(task: Task, value: str, parts: Parts, needed: Parts) -> Iterator[FlowError]:

@@ -24,7 +24,8 @@ OLDER, OVERLAP, STREAMED = (
     "responses that continue in the next step",
 )
 """Parts of a plan that can only be forecast: what `--staleness` asks for where the flow has no `stale(…)`, steps that
-overlap without a role that works ahead, as older plans have them, and what `--streamed` asks for."""
+overlap without a role that works ahead, as older plans have them, and what `--streamed` asks for with
+`--staleness`."""
 
 
 def check_plan_matches_graph(placed: PlacedGraph) -> Iterator[FlowError]:
@@ -175,7 +176,7 @@ def unsupported_parts(plan: Plan) -> list[str]:
         overlap = any(task.shift for task in plan.step.tasks) if plan.step is not None else False
         names += [OLDER] if plan.assumed.staleness and any(placed.lag for placed in plan.placed) else []
         names += [OVERLAP] if overlap and not any(placed.ahead for placed in plan.placed) else []
-        names += [STREAMED] if plan.assumed.streamed else []
+        names += [STREAMED] if plan.assumed.streamed and any(placed.lag for placed in plan.placed) else []
         names += [f"a run without `{name}`" for name in plan.assumed.without]
     return names
 
@@ -230,13 +231,13 @@ def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
     trained; and a role that works further ahead than it lags, unless nothing trains its weights.
     """
     plan, where = placed.plan, placed.where
-    homes = {row.role: (row.pool, row.engine, row.layout) for row in plan.placed}
+    homes = {row.role: row.home for row in plan.placed}
     staleness = (plan.assumed.staleness if plan.assumed is not None else None) or 0
     for row in plan.placed:
         role = placed.roles.get(row.role)
         if role is None or not (row.lag or row.ahead):
             continue
-        updates = sum(node.root is not None and node.root.name == role.param for node in placed.graph.nodes)
+        updates = placed.graph.updates(role.param)
         if row.ahead * updates > row.lag:
             yield PlanError.ahead_of_lag(where, role.name, row.ahead, row.lag, updates)
         if not row.lag:

@@ -16,6 +16,7 @@ from flowgraph.checks.facts import (
     check_staleness_is_corrected,
     check_weights_match_ports,
 )
+from flowgraph.checks.in_flight import check_in_flight_roles
 from flowgraph.checks.lowered import (
     check_home_versions,
     check_nodes_run_once,
@@ -47,6 +48,12 @@ from flowgraph.checks.placed import (
     check_plan_matches_graph,
     check_pools_hold_devices,
     check_roles_are_placed_once,
+)
+from flowgraph.checks.streaming import (
+    check_chunks_are_complete,
+    check_chunks_are_read,
+    check_chunks_can_be_handed_out,
+    check_chunks_share_a_step,
 )
 from flowgraph.language.call_laws import check_op, check_region, check_result
 from flowgraph.language.handle import SampleRequest
@@ -87,6 +94,8 @@ LAWS: Laws = {
         Law(14, "layouts", "an engine declares as data what it can run", check_engines_run_roles),
         Law(0, "roles", "every role is placed once", check_roles_are_placed_once),
         Law(1, "bounds", "a copy lags no further than the flow lets it", check_lags_are_allowed),
+        Law(9, "early", "groups are handed out early by what can", check_chunks_can_be_handed_out),
+        Law(1, "in flight", "rows that newer weights go on with are recorded and trained on", check_in_flight_roles),
     ),
     "lowered": (
         Law(13, "reads", "a value is available where it is read", check_reads_are_available, since="insert_transfers"),
@@ -96,6 +105,8 @@ LAWS: Laws = {
         Law(13, "results", "results reach the host", check_results_reach_host, since="insert_transfers"),
         Law(1, "in order", "readers of a version run before its update", check_update_order, since="place_nodes"),
         Law(5, "parts", "every part of a record that is read travels", check_parts_suffice, since="project_columns"),
+        Law(10, "early readers", "groups that finish early are read", check_chunks_are_read, since="stream_groups"),
+        Law(10, "chunks", "each chunk is read once and put back", check_chunks_are_complete, since="stream_groups"),
         Law(0, "asleep", "a home that sleeps steps aside for others", check_sleeping_homes, since="insert_switches"),
         Law(1, "syncs", "a sync keeps the bound of its readers", check_syncs_respect_lag_bounds, since="insert_syncs"),
         Law(
@@ -110,6 +121,13 @@ LAWS: Laws = {
             name="stale",
             says="no weights are older than a read allows",
             holders=check_staleness_bound,
+            since="pipeline_steps",
+        ),
+        Law(
+            10,
+            name="one step",
+            says="the chunks of a step are read in it",
+            holders=check_chunks_share_a_step,
             since="pipeline_steps",
         ),
         Law(

@@ -190,6 +190,18 @@ class RequestOptions:
     sync_every: Annotated[
         int | None, placing("--sync-every N", "Copy the trained weights to sampling every N steps. Default: 1.")
     ] = None
+    chunks: Annotated[
+        int | None,
+        placing("--chunks N", "Read the responses of a step in N chunks, as they finish, while others are sampled."),
+    ] = None
+    contract: Annotated[
+        str | None,
+        placing(
+            "--contract CONTRACT",
+            "scheduled: a sync waits for responses under way. in_flight: they go on with the new weights.",
+            "scheduled in_flight",
+        ),
+    ] = None
     memory: Annotated[
         str | None, placing("--memory 2GiB", "Memory of this machine to plan for. Default: 7/8 of it, in whole GiB.")
     ] = None
@@ -371,7 +383,7 @@ class RequestOptions:
         bool,
         searching(
             "--streamed",
-            "Let partial rollouts continue across steps, so that a step need not wait for its longest response.",
+            "Read responses while others are sampled: within a step, or across steps with --staleness.",
         ),
     ] = False
 

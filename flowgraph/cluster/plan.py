@@ -15,9 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeInt,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
 )
 
 from flowgraph.cluster.calibration import Calibration
@@ -32,9 +30,12 @@ Checkpointing = Literal["none", "selective", "full"]
 Logits = Literal["whole", "chunked"]
 Offloaded = Literal["parameters", "gradients", "optimizer"]
 WeightsBy = Literal["disk", "group", "memory"]
+Contract = Literal["scheduled", "in_flight"]
+Hold = Literal["retract", "in_place"]
 TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "offload", "transfer"]
 
 MOST_SECONDS = 1e30  # of a part of a task: sums over a step stay finite
+MOST_CHUNKS = 256  # of the groups of a step: each is a task of every node that reads it
 MOST_PROMPTS = 10**9  # of a step: more than anyone samples, and few enough that a typing error is refused
 MOST_THREADS = 65_536  # of one process: the most that libraries accept
 Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, allow_inf_nan=False)]
@@ -98,6 +99,10 @@ class RoleSettings(Data):
     recomputes (a fused loss). For a role that samples, `cache_share` is the fraction of a device's memory for weights
     and KV cache, and `weights_by` the transport of new weights; None leaves the choice to the engine. A role that
     `sleeps` frees the device while other roles work on it.
+
+    For a role that samples ahead, `contract` says what a sync does to responses under way: "scheduled" waits for them;
+    with "in_flight" they go on with the new weights. `hold` says what becomes of their KV caches then: "retract"
+    computes them again, "in_place" keeps those of the old weights. The JSON omits these two at their defaults.
     """
 
     precision: Precision = "float32"
@@ -108,6 +113,8 @@ class RoleSettings(Data):
     cache_share: Annotated[float, Field(gt=0, le=1)] | None = None
     sleeps: bool = False
     weights_by: WeightsBy | None = None
+    contract: Contract = Field(default="scheduled", exclude_if=lambda contract: contract == "scheduled")
+    hold: Hold = Field(default="retract", exclude_if=lambda hold: hold == "retract")
 
     def __str__(self) -> str:
         everything = len(self.offload) == len(get_args(Offloaded))
@@ -137,7 +144,8 @@ class PlacedRole(Data):
 
     For a role that samples, `lag` is the largest number of updates by which its weights may be older than the weights
     that train on its rows. `ahead` is the number of steps by which the role works ahead of its step's update; the rest
-    of `lag` makes syncs rarer. The JSON omits `ahead` if it is 0.
+    of `lag` makes syncs rarer. A role that samples hands out the groups of a step in `chunks`, each as soon as its
+    responses are finished, to nodes on other devices. The JSON omits `ahead` if it is 0, and `chunks` if it is 1.
     """
 
     role: str
@@ -145,19 +153,21 @@ class PlacedRole(Data):
     engine: str
     layout: Layout = Layout()
     lag: NonNegativeInt = 0
-    ahead: NonNegativeInt = 0
+    ahead: NonNegativeInt = Field(default=0, exclude_if=lambda steps: steps == 0)
+    chunks: Annotated[int, Field(gt=0, le=MOST_CHUNKS, exclude_if=lambda chunks: chunks == 1)] = 1
     running: RoleSettings = RoleSettings()
     memory: dict[str, NonNegativeInt] = Field(default_factory=dict[str, int])
 
     @property
-    def late(self) -> str:
-        """Return `lag` and `ahead` as text, such as `lag=2 ahead=1`; a value of 0 is left out, two zeros give ""."""
-        return " ".join(f"{name}={value}" for name in ("lag", "ahead") if (value := getattr(self, name)))
+    def home(self) -> tuple[str, str, Layout]:
+        """Return pool, engine and layout, which roles of one model have in common if they share its weights."""
+        return self.pool, self.engine, self.layout
 
-    @model_serializer(mode="wrap")
-    def _without_ahead(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = written(self)
-        return data if self.ahead else {name: value for name, value in data.items() if name != "ahead"}
+    @property
+    def late(self) -> str:
+        """Return `lag`, `ahead` and `chunks` as text, such as `lag=2 ahead=1`; defaults are left out."""
+        values = (("lag", self.lag), ("ahead", self.ahead), ("chunks", self.chunks if self.chunks > 1 else 0))
+        return " ".join(f"{name}={value}" for name, value in values if value)
 
 
 class PhasePeak(CompactData):
@@ -204,12 +214,7 @@ class TimedTask(Data):
     pools: tuple[str, ...] = ()
     parts: dict[str, Seconds | None] = Field(default_factory=dict[str, "float | None"])
     shift: NonNegativeInt = 0
-    every: Positive = 1
-
-    @model_serializer(mode="wrap")
-    def _without_every(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = written(self)
-        return data if self.every > 1 else {name: value for name, value in data.items() if name != "every"}
+    every: Positive = Field(default=1, exclude_if=lambda steps: steps == 1)
 
     @property
     def seconds(self) -> float | None:

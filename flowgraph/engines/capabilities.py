@@ -50,6 +50,8 @@ class EngineCapabilities:
     has its known `versions`, the `environment` that is installed for it on a CPU, and the `extra` of flowgraph that
     installs it in the current Python.
 
+    An engine that `hands_out` returns each sample when it ends; others return those of a step together.
+
     Settings of sampling in `not_sampled` are refused, because the engine gives them another meaning than the engine
     `local`, and so are the pairs in `not_together`, which it applies in another order.
     """
@@ -67,6 +69,7 @@ class EngineCapabilities:
     versions: EngineVersions | None = None
     environment: Environment | None = None
     extra: str = ""
+    hands_out: bool = False
     not_sampled: frozenset[str] = frozenset()
     not_together: tuple[tuple[str, str], ...] = ()
 

@@ -143,6 +143,12 @@ class LawError(FlowError, ValueError):
         return cls(what, hint="an update waits for all readers of the version that it replaces, a sync for the update")
 
     @classmethod
+    def drawn_by_other(cls, node: str, step: int, version: int, allowed: str) -> LawError:
+        """Return the error for a token that was drawn by another version of the weights than its step allows."""
+        what = f"{node} drew a token of step {step} by version {version} of the weights; its step allows {allowed}"
+        return cls(what, hint="an update waits for the rows of its step, and a sync comes before the rows that need it")
+
+    @classmethod
     def no_window(cls, step: int) -> LawError:
         """Return the error for a step that no earlier step of the run began, in a run whose steps overlap."""
         what = f"step {step} has not begun, and the weights that draw its rows are gone"

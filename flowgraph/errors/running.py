@@ -126,6 +126,16 @@ class PlanError(FlowError, ValueError):
         return cls(what, where=where, hint="--placement split, which gives sampling devices of its own")
 
     @classmethod
+    def no_chunks(cls, where: str, role: str, chunks: int, why: str, hint: str = "") -> PlanError:
+        """Return the error for a role whose groups cannot be handed out in `chunks` as they finish, with the reason."""
+        return cls(f"{role}: chunks={chunks}, but {why}", where=where, hint=hint or "leave out chunks")
+
+    @classmethod
+    def not_in_flight(cls, where: str, role: str, why: str, hint: str = "") -> PlanError:
+        """Return the error for a role, or a flow, that cannot go on with new weights while it draws responses."""
+        return cls(f"{role}: contract=in_flight, but {why}", where=where, hint=hint or "--contract scheduled")
+
+    @classmethod
     def lags_in_place(cls, where: str, role: str, lag: int, why: str) -> PlanError:
         """Return the error for a lag of a role that has no separate copy of the weights, with the reason."""
         hint = "leave lag out, or place it in another pool, engine or layout than training"

@@ -58,7 +58,7 @@ def check_op(op: Op, signature: Signature) -> None:
             raise FlowTypeError.bad_node(where, op.name, why, hint)
 
 
-_TRAIT_TYPES: Mapping[str, type] = dict.fromkeys(("pure", "separable", "on_policy", "regroups"), bool)
+_TRAIT_TYPES: Mapping[str, type] = dict.fromkeys(("pure", "separable", "on_policy", "regroups", "hands_out"), bool)
 
 
 def _check_traits(op: Op, where: str) -> None:
@@ -66,11 +66,14 @@ def _check_traits(op: Op, where: str) -> None:
         if getattr(op, name) not in values:
             why = f"unknown {name} {getattr(op, name)!r}"
             raise FlowTypeError.bad_node(where, op.name, why, nearest(str(getattr(op, name)), values))
-    for name in ("pure", "separable", "on_policy", "regroups", "carries", "stat"):
+    for name in (*_TRAIT_TYPES, "carries", "stat"):
         value, kind = getattr(op, name), _TRAIT_TYPES.get(name, str)
         if not isinstance(value, kind) and not (kind is str and value is None):
             what = "True or False" if kind is bool else "a name"
             raise FlowTypeError.bad_node(where, op.name, f"{name}={value!r} is not {what}")
+    if op.hands_out and (op.kind != "generate" or len(op.returns) != 1 or not has_ids(bound_type(op.returns[0]))):
+        why = "hands_out=True is for a generate node whose only result is a record with the ids of its rows"
+        raise FlowTypeError.bad_node(where, op.name, why)
     for setting in op.samples if op.samples not in (None, ("n",)) else ():
         field = op.settings.model_fields.get(setting)
         if op.kind != "generate" or field is None or field.annotation is not int:

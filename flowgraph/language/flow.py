@@ -45,6 +45,7 @@ class Traits(TypedDict, total=False):
     rows: RowTrait
     regroups: bool
     on_policy: bool
+    hands_out: bool
     samples: Sequence[str]
     metrics: Sequence[Metric]
 
@@ -98,6 +99,7 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
         rows=rows,
         regroups=traits.get("regroups", rows == "new" and kind != "generate"),
         on_policy=traits.get("on_policy", False),
+        hands_out=traits.get("hands_out", False),
         samples=None if counts is None else tuple(counts),
         metrics=tuple(cast("Iterable[Metric]", metrics if isinstance(metrics, Iterable) else [metrics])),
         about=(inspect.getdoc(fn) or "").partition("\n")[0],

@@ -78,6 +78,7 @@ class Op:
     rows: RowTrait = "kept"
     regroups: bool = False  # its rows answer other prompts, or not all of them, so they are divided among ranks again
     on_policy: bool = False  # the newest weights must have sampled the rows that it reads
+    hands_out: bool = False  # it passes `gather` what makes rows of finished groups, so that they can be read early
     samples: tuple[str, ...] | None = None  # settings whose product is the number of its responses to each prompt
     metrics: tuple[Metric, ...] = ()
     about: str = ""
@@ -262,6 +263,11 @@ class Graph:
     def param(self, name: str) -> Param | None:
         """Return the parameter with this name, or None if there is none."""
         return next((param for param in self.params if param.name == name), None)
+
+    def updates(self, param: str) -> int:
+        """Return how many nodes of a step change the weights of the model that is this parameter; 0 if none does."""
+        updated = (node for node in self.nodes if node.root is not None and node.root.name == param)
+        return sum(any(issubclass(kind, Model) for kind in node.returns) for node in updated)
 
     def carries(self) -> dict[str, int]:
         """Return, by name of a carried parameter, the index of the result that is its next version or unchanged."""

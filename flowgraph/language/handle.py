@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from flowgraph.errors import LawError
+from flowgraph.language.hand_out import HandOut, RowsOf
 from flowgraph.language.keys import Key
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class SampleRequest:
     """A request for one sample: the context that it continues, and the key of its random numbers.
 
     `repetition_penalty` divides the positive logits of tokens that the context or the response has already, and
-    multiplies the negative ones, before the temperature.
+    multiplies the negative ones, before the temperature. A sample that is `early` is returned when its own batch of
+    an engine ends, also while others that were requested with it are waiting.
     """
 
     context: tuple[int, ...]
@@ -108,6 +110,7 @@ class SampleRequest:
     truncation: Truncation = WHOLE_VOCABULARY
     repetition_penalty: float = 1.0
     stopping: Stopping = Stopping()
+    early: bool = False
 
     def reshaped(self) -> dict[str, float]:
         """Return the truncation and penalty that change the distribution, by name; a greedy sample has no truncation.
@@ -294,17 +297,29 @@ class Handle(Protocol):
         ...
 
 
-def gather(handle: Handle, requests: Sequence[SampleRequest]) -> list[Completion]:
+def gather(handle: Handle, requests: Sequence[SampleRequest], rows: RowsOf | None = None) -> list[Completion]:
     """Send all requests to a handle at once, and return their completions in the order of the requests.
 
     Blocks until all completions are there, or raises the first error of a request. Inside a running event loop, the
-    requests run in another thread.
+    requests run in another thread. A node with the trait `hands_out` passes `rows`, which makes rows of some of the
+    completions: it is called with those of the groups that have finished, if the plan hands them out.
     """
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
+    hand_out: HandOut | None = getattr(handle, "hand_out", None) if rows is not None else None
+    if hand_out is not None:
+        hand_out.begin([request.prompt for request in requests])
+        requests = [replace(request, early=True) for request in requests]
+
+    async def one(place: int, request: SampleRequest) -> Completion:
+        completion = await handle.sample(request)
+        if hand_out is not None and rows is not None:
+            hand_out.ended(place, completion, rows)
+        return completion
+
     async def ask() -> list[Completion]:
-        return list(await asyncio.gather(*(handle.sample(request) for request in requests)))
+        return list(await asyncio.gather(*(one(place, request) for place, request in enumerate(requests))))
 
     try:
         asyncio.get_running_loop()

@@ -30,15 +30,23 @@ Shared = tuple[tuple[object, str], ...]
 
 @dataclass
 class Observations:
-    """What nodes report when they run: (sum, count) of each metric, seconds by node name, and measured tasks."""
+    """What nodes report when they run: (sum, count) of each metric, seconds by node name, and measured tasks.
+
+    Of a chunk of a batch, `terms` has the measures that have a term for each row or group, by (node, metric), if it is
+    not None: their sums are those of the batch, which `runtime.join_chunks` computes.
+    """
 
     sums: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict[tuple[str, str], tuple[float, float]])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     measured: list[MeasuredTask] = field(default_factory=list["MeasuredTask"])
+    terms: dict[tuple[str, str], Measure] | None = None
 
     def add(self, node: str, measures: Iterable[Measure]) -> None:
         """Add the measures of a node to the sums of its metrics."""
         for measure in measures:
+            if self.terms is not None and measure.rows is not None:
+                self.terms[node, measure.name] = measure
+                continue
             total, count = self.sums.get((node, measure.name), (0.0, 0.0))
             self.sums[node, measure.name] = (total + measure.total, count + measure.count)
 

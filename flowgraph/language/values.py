@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform
 
@@ -17,6 +17,8 @@ from flowgraph.errors import FlowTypeError, LawError, nearest
 from flowgraph.language.call_site import call_site
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from flowgraph.language.graph import Edge
     from flowgraph.language.handle import Handle
 
@@ -69,11 +71,22 @@ class Metric:
 
 @dataclass(frozen=True)
 class Measure:
-    """One metric as (sum, count), so that means over micro-batches and ranks are exact."""
+    """One metric as (sum, count), so that means over micro-batches and ranks are exact.
+
+    `rows` has the terms of the total: one for each row, or for each group if `groups` has their numbers. With them, the
+    total over several chunks of a batch is that of the whole batch, bit for bit; else the totals of chunks are added.
+    """
 
     name: str
     total: float
     count: float
+    rows: Any = field(default=None, compare=False, repr=False)
+    groups: Any = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of_rows(cls, name: str, rows: Tensor, groups: Tensor | None = None) -> Measure:
+        """Return the measure of terms [B] or [B, T], one for each row, or [G] of the groups numbered `groups` [G]."""
+        return cls(name, float(rows.sum()), len(rows), rows, groups)
 
 
 class Value:
@@ -164,25 +177,40 @@ class State(Value):
     kind = Kind.STATE
 
 
+@dataclass(frozen=True)
+class VersionRange:
+    """The versions of weights that may draw the tokens of one step, from `oldest` to `newest`."""
+
+    oldest: int
+    newest: int
+
+    def __contains__(self, version: int) -> bool:
+        return self.oldest <= version <= self.newest
+
+    def __str__(self) -> str:
+        return f"{self.oldest}" if self.oldest == self.newest else f"{self.oldest} to {self.newest}"
+
+
 class Model(Value):
-    """Weights behind a handle, at one version.
+    """Weights behind a handle, at one version, or at any version of a range while responses are drawn.
 
     Real values are made from a handle. `handle` raises LawError once the weights have been updated, because an update
-    is in place and this version no longer exists.
+    is in place and this version no longer exists. `version` is the oldest version of a range, `newest` the newest.
     """
 
     kind = Kind.MODEL
     head: ClassVar[Head] = "tokens"
 
-    def __init__(self, handle: Handle, version: int = 0) -> None:
+    def __init__(self, handle: Handle, version: int | VersionRange = 0) -> None:
         super().__init__(handle)
-        self.version = version
+        versions = version if isinstance(version, VersionRange) else VersionRange(oldest=version, newest=version)
+        self.version, self.newest = versions.oldest, versions.newest
 
     @property
     def handle(self) -> Handle:
         """Return the handle of the model. Raises LawError if an update has replaced this version of the weights."""
         handle = cast("Handle", self.data)
-        if handle.version != self.version:
+        if not self.version <= handle.version <= self.newest:
             what = f"version {self.version} of these weights was consumed by an update; they are at {handle.version}"
             raise LawError(what, hint="use the model that `update` returned")
         return handle
@@ -254,6 +282,13 @@ class Lengths(Value):
     """How many tokens of each row are real: [B] int64. Token columns of the same record are padded beyond."""
 
     kind = Kind.ROW
+    dtype = "int64"
+
+
+class Versions(Value):
+    """The version of the policy that sampled each token: [B, T] int64; an update may change it within a response."""
+
+    kind = Kind.TOKEN
     dtype = "int64"
 
 

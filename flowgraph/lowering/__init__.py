@@ -12,6 +12,7 @@ from flowgraph.lowering.order_by_longest_path import order_by_longest_path
 from flowgraph.lowering.pipeline_steps import pipeline_steps
 from flowgraph.lowering.program import Program
 from flowgraph.lowering.project_columns import project_columns
+from flowgraph.lowering.stream_groups import stream_groups
 
 Pass = Callable[[Program], Program]
 
@@ -20,6 +21,7 @@ LOWERING: tuple[Pass, ...] = (
     insert_syncs,
     insert_transfers,
     project_columns,
+    stream_groups,
     order_by_longest_path,
     insert_switches,
     pipeline_steps,

@@ -11,6 +11,7 @@ STAGES = (
     "insert_syncs",
     "insert_transfers",
     "project_columns",
+    "stream_groups",
     "order_by_longest_path",
     "insert_switches",
     "pipeline_steps",

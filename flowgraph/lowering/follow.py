@@ -14,14 +14,14 @@ def plan_second_flow(plan: Plan, graph: Graph, models: Mapping[str, str]) -> Pla
     """Return a plan for `graph`, a second flow, that uses the pools of `plan`.
 
     `models` maps every model parameter of `graph` to a parameter that `plan` places. A role is placed where `plan`
-    places the same use of its model, or else where `plan` first places that model. Lags and steps ahead become 0.
-    Memory forecasts are dropped; `step` and `assumed` stay those of `plan`.
+    places the same use of its model, or else where `plan` first places that model. Lags and steps ahead become 0, and
+    chunks 1. Memory forecasts are dropped; `step` and `assumed` stay those of `plan`.
     """
     placed = list[PlacedRole]()
     for role in roles(graph):
         param = models[role.param]
         uses = {place.role: place for place in plan.placed if place.role.rpartition(".")[0] == param}
         place = uses.get(f"{param}.{role.use}") or next(iter(uses.values()))
-        placed.append(place.model_copy(update={"role": role.name, "memory": {}, "lag": 0, "ahead": 0}))
+        placed.append(place.model_copy(update={"role": role.name, "memory": {}, "lag": 0, "ahead": 0, "chunks": 1}))
     changes = {"flow": graph.name, "structure_hash": structure_hash(graph), "placed": tuple(placed), "forecast": ()}
     return plan.model_copy(update=changes)

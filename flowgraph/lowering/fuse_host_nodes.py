@@ -3,7 +3,8 @@
 Before: `run score on host`, `run group_normalize on host`.
 After: `run score, group_normalize on host`.
 Fusing saves a task and a pass through a store, and delays nothing: the second run reads only values that existed when
-the first began, and no other run waits for the results of the first.
+the first began, and no other run waits for the results of the first. If groups are handed out in chunks, a run that can
+read them is not fused with one that cannot.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from flowgraph.language.values import Kind, Record
-from flowgraph.lowering.program import HOST, Program, Run, Task, results_of, typed_results, value_name
+from flowgraph.lowering.program import EARLY, HOST, Program, Run, Task, results_of, typed_results, value_name
 
 
 def fuse_host_nodes(program: Program) -> Program:
@@ -50,6 +51,7 @@ class _Chains:
             self._maker |= dict.fromkeys(self._results(i), i)
             for name in run.reads:
                 self._readers[name].add(i)
+        self._streams = any(placed.chunks > 1 for placed in program.plan.placed)
         self._effects = [i for i in self.runs if self._has_effects(i)]
 
     def try_to_fuse(self, i: int) -> None:
@@ -61,7 +63,8 @@ class _Chains:
         if self.runs[i].place != HOST:
             return
         chain = self._chains.get(max(makers)) if makers else None
-        if chain is not None and self._adds_no_wait(i, makers, chain) and self._keeps_effects_in_order(i, chain):
+        fits = chain is not None and (not self._streams or self._is_early(i) is self._is_early(chain.members[0]))
+        if chain and fits and self._adds_no_wait(i, makers, chain) and self._keeps_effects_in_order(i, chain):
             chain.members.append(i)
             chain.effects += self._has_effects(i)
             self._chains[i] = chain
@@ -102,6 +105,9 @@ class _Chains:
         first = chain.members[0]
         between = bisect(self._effects, i - 1) - bisect(self._effects, first)
         return not self._has_effects(i) or between == chain.effects - self._has_effects(first)
+
+    def _is_early(self, i: int) -> bool:
+        return all(self.nodes[name].op.kind in EARLY for name in self.runs[i].nodes)
 
     def _has_effects(self, i: int) -> bool:
         on_host = self.runs[i].place == HOST

@@ -40,7 +40,8 @@ def static_work(program: Program, task: Task) -> float:
     """
     if not isinstance(task, Run):
         return SYNC if isinstance(task, Sync) else MOVE
-    return max(1.0 if task.homes else 0.0, sum(PASSES[program.nodes[name].op.kind] for name in task.nodes))
+    work = max(1.0 if task.homes else 0.0, sum(PASSES[program.nodes[name].op.kind] for name in task.nodes))
+    return work / task.chunk.of if task.chunk is not None else work
 
 
 def order_by_longest_path(program: Program, work: Work = static_work) -> Program:

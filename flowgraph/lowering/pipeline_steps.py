@@ -17,12 +17,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from flowgraph.language.values import Model
 from flowgraph.lowering.insert_switches import switches_before
 from flowgraph.lowering.program import (
     HOST,
     CopySchedule,
     Iteration,
+    Join,
     Pipeline,
     Program,
     Read,
@@ -136,7 +136,7 @@ def task_shifts(program: Program, shifts: Mapping[str, int]) -> tuple[int, ...]:
                 isinstance(task, Run) and carried & {*task.reads}
             ):
                 ahead[place] = 0
-            elif isinstance(task, Run | Transfer) and read:
+            elif isinstance(task, Run | Transfer | Join) and read:
                 ahead[place] = min(read)
     following = 0  # a switch has the shift of the task that it prepares
     for place in reversed(range(len(tasks))):
@@ -163,5 +163,4 @@ def copy_schedules(program: Program, ahead: Sequence[int]) -> Iterator[CopySched
 
 def updates_in_step(program: Program, param: str) -> int:
     """Return how many updates of a model parameter one step makes; 1 if none."""
-    updated = (node for node in program.graph.nodes if node.root is not None and node.root.name == param)
-    return max(1, sum(any(issubclass(kind, Model) for kind in node.returns) for node in updated))
+    return max(1, program.graph.updates(param))

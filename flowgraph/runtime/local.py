@@ -5,8 +5,9 @@ A transfer converts a value to a table and back, as if it travelled; every layou
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,20 @@ from flowgraph.engines.table import is_server
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Value
-from flowgraph.lowering.program import Home, Parts, Run, Switch, Sync, Transfer
+from flowgraph.language.values import Record, Value
+from flowgraph.lowering.program import IDS_ONLY, Home, Join, Parts, Run, Switch, Sync, Transfer, results_given
 from flowgraph.runtime.batch import from_table, read_rows, select, to_table, write_rows
 from flowgraph.runtime.hosting import ModelSetup, stream_full_weights
+from flowgraph.runtime.join_chunks import joined_value
 from flowgraph.runtime.measure.measured_task import Measures
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
-from flowgraph.runtime.places import DiskVerb, RowSource
+from flowgraph.runtime.places import DiskVerb, ReadVersions, RowSource
 from flowgraph.runtime.row_identity import StoredValue, ids_in, with_ids
 from flowgraph.runtime.serving import Servers
-from flowgraph.runtime.worker import DeviceWorker
+from flowgraph.runtime.worker import DeviceWorker, NodeResults
+
+NO_ROWS = StoredValue(Value(None), {})
+"""A chunk without groups: there are fewer groups than chunks."""
 
 
 @dataclass(eq=False)
@@ -36,6 +41,7 @@ class InProcess:
     measures: Measures = field(default_factory=Measures)
     _observed: dict[object, Observations] = field(default_factory=dict[object, Observations])
     _step: object = None
+    _drawn: dict[str, Mapping[str, StoredValue]] = field(default_factory=dict[str, "Mapping[str, StoredValue]"])
     _workers: dict[Graph, DeviceWorker] = field(default_factory=dict[Graph, DeviceWorker])
 
     def read(self, source: RowSource, step: int) -> StoredValue:
@@ -43,24 +49,76 @@ class InProcess:
         return StoredValue.of(source.batch(step))
 
     def run(
-        self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key
+        self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: ReadVersions, key: Key
     ) -> Mapping[str, StoredValue]:
         """Run the nodes of a task in this process and return their results by name, without models.
 
         The arguments are those of `Places.run`; the errors, those of `DeviceWorker.run`.
         """
-        worker = self._workers.setdefault(graph, DeviceWorker(graph, self.handles))
+        if any(not len(items[name]) for name in task.streamed):
+            nodes = {node.name: node for node in graph.nodes}
+            return dict.fromkeys((name for name, _ in results_given(task, nodes)), NO_ROWS)
+        return self._ran(graph, task, items, versions, key).values
+
+    def draw(
+        self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: ReadVersions, key: Key
+    ) -> Mapping[str, StoredValue]:
+        """Return the next chunk of what a task samples, and with the last chunk all rows, by name.
+
+        The first chunk samples all rows; the others hand out what finished then.
+        """
+        (node,), chunk = task.nodes, task.chunk
+        assert chunk is not None, "a task that draws hands out a chunk"
+        if not chunk.index:
+            chunks, ends_s = dict[str, StoredValue](), dict[int, float]()
+
+            def give(index: int, rows: NodeResults) -> None:
+                ends_s[index] = time.time()
+                chunks[replace(chunk, index=index).named(node)] = rows.values[node]
+
+            self._drawn[node] = {**self._ran(graph, task, items, versions, key, give).values, **chunks}
+            self.measures.split(task, ends_s)
+        batch = self._drawn[node] if not chunk.is_last else self._drawn.pop(node)
+        rows = {chunk.named(node): batch.get(chunk.named(node), NO_ROWS)}
+        return rows | ({node: batch[node]} if chunk.is_last else {})
+
+    def _ran(
+        self,
+        graph: Graph,
+        task: Run,
+        items: Mapping[str, StoredValue],
+        versions: ReadVersions,
+        key: Key,
+        give: Callable[[int, NodeResults], None] | None = None,
+    ) -> NodeResults:
         name = f"{task.place}-0-{'-'.join(task.nodes)}"
         with self.measures.of(task, graph), self.profiles.of(key.step, name):
-            results = worker.run(task, items, versions, key)
-        observed = self._observed.setdefault(self._step, Observations())
-        observed.merge(results.observed)
-        for node, seconds in results.observed.seconds.items():
+            results = self.worker(graph).run(task, items, versions, key, give)
+        self.observe(self._step, results.observed)
+        return results
+
+    def join(self, task: Join, chunks: Sequence[StoredValue], like: StoredValue) -> StoredValue:
+        """Return the rows of all chunks in the order of `like`. Raises LawError if the rows are not the same."""
+        with self.measures.of(task):
+            joined, observed = joined_value(chunks, like, task.value, task.like)
+        self._observed.setdefault(self._step, Observations()).merge(observed)
+        return joined
+
+    def worker(self, graph: Graph) -> DeviceWorker:
+        """Return the worker that runs the nodes of a graph on the handles of these places."""
+        return self._workers.setdefault(graph, DeviceWorker(graph, self.handles))
+
+    def observe(self, step: object, results: Observations) -> None:
+        """Add observations of a task to those of its step."""
+        observed = self._observed.setdefault(step, Observations())
+        observed.merge(results)
+        for node, seconds in results.seconds.items():
             observed.seconds[node] = observed.seconds.get(node, 0.0) + seconds
-        return results.values
 
     def transfer(self, task: Transfer, item: StoredValue) -> StoredValue:
         """Return the value, or the parts of it that the task transfers, after a conversion to a table and back."""
+        if item is NO_ROWS or (task.parts == IDS_ONLY and not isinstance(item.value, Record)):
+            return item
         table = select(to_table(item.value), task.parts) if task.parts else to_table(item.value)
         return StoredValue(from_table(type(item.value), table, f"transfer of {task.value}", task.parts), item.ids)
 

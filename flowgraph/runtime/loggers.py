@@ -279,7 +279,7 @@ def tracker_metric_name(name: str) -> str:
     'policy.update/loss'
     """
     node, _, metric = name.rpartition(".")
-    return f"{node}/{metric}"
+    return f"{node}/{metric}" if node else metric
 
 
 __all__: Sequence[str] = ["TRACKERS", "Logger", "metric_logger", "trackers"]

@@ -9,11 +9,14 @@ from typing import Any, Literal, Protocol
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Value
-from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer
+from flowgraph.language.values import Value, VersionRange
+from flowgraph.lowering.program import Home, Join, Parts, Run, Sync, Transfer
 
 Item = Any
 """A value as places store it: the value itself, or references to its rows."""
+
+ReadVersions = Mapping[str, int | VersionRange]
+"""The version of each model that a task reads, by name; a range if newer weights may come while the task runs."""
 
 DiskVerb = Literal["save", "save_state", "load_state"]
 """`save` writes a folder that transformers loads; `save_state` writes weights and, where they are trained, optimizer
@@ -36,12 +39,28 @@ class Places(Protocol):
         ...
 
     def run(
-        self, graph: Graph, task: Run, items: Mapping[str, Item], versions: Mapping[str, int], key: Key
+        self, graph: Graph, task: Run, items: Mapping[str, Item], versions: ReadVersions, key: Key
     ) -> Mapping[str, Item]:
         """Run the nodes of a task and return their results by name, without models.
 
         `items` are the inputs by name; `versions` are the versions of the models that the task reads; `key` contains
         the seed and the step, for random numbers.
+        """
+        ...
+
+    def draw(
+        self, graph: Graph, task: Run, items: Mapping[str, Item], versions: ReadVersions, key: Key
+    ) -> Mapping[str, Item]:
+        """Return the next chunk of what a task samples, by name; the task of the first chunk begins to sample.
+
+        The last chunk comes with all rows, under the name of the node itself. The arguments are those of `run`.
+        """
+        ...
+
+    def join(self, task: Join, chunks: Sequence[Item], like: Item) -> Item:
+        """Return an item with the rows of all chunks of a value, in the order in which `like` has these rows.
+
+        Raises LawError if the rows are not the same.
         """
         ...
 

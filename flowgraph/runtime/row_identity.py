@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import LawError
 from flowgraph.language.rows import find, leaf_paths, leaves, take
-from flowgraph.language.values import Context, Group, Kind, Lengths, Record, Sample, Trajectory, Value
+from flowgraph.language.values import Context, Group, Kind, Lengths, Measure, Record, Sample, Trajectory, Value
 from flowgraph.lowering.program import Run
 
 if TYPE_CHECKING:
@@ -29,10 +29,14 @@ LAST = 2**62  # the place of rows that come from no row of the batch
 
 @dataclass(frozen=True)
 class StoredValue:
-    """A value in a store, with the `ids` [B] int64 of its rows by name (see IDS and PLACE); empty if unknown."""
+    """A value in a store, with the `ids` [B] int64 of its rows by name (see IDS and PLACE); empty if unknown.
+
+    A chunk of a value also has the `terms` of measures, by (node, metric); see `Measure.rows`.
+    """
 
     value: Value
     ids: Mapping[str, NDArray[Any]]
+    terms: Mapping[tuple[str, str], Measure] = field(default_factory=dict[tuple[str, str], Measure])
 
     @classmethod
     def of(cls, value: Value, inputs: Sequence[StoredValue] = ()) -> StoredValue:

@@ -61,7 +61,10 @@ def overlap_text(pipeline: Pipeline | None) -> str:
     """Return how steps overlap, as text: the depth, and each copy's steps ahead and sync interval in steps."""
     if pipeline is None:
         return "steps that do not overlap"
-    copies = [f"{copy.home.param} {copy.ahead} ahead, synced every {copy.sync_every}" for copy in pipeline.copies]
+    copies = [
+        f"{copy.home.param} {copy.ahead} ahead, synced every {copy.sync_every}{', in flight' * copy.home.in_flight}"
+        for copy in pipeline.copies
+    ]
     return f"depth {pipeline.depth} ({'; '.join(sorted(copies))})"
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flowgraph.errors import LawError
 from flowgraph.language.graph import Graph, Node, Param
+from flowgraph.language.hand_out import HandingOut, HandOut
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Env, Observations, evaluate
-from flowgraph.language.values import Model, Record, Value
+from flowgraph.language.values import Model, Record, Value, VersionRange
 from flowgraph.lowering.program import Home, Run, results_given, results_of, values_read
 from flowgraph.lowering.project_columns import value_types
 from flowgraph.runtime.row_identity import StoredValue, align_rows
+from flowgraph.runtime.token_versions import check_token_versions
 
 if TYPE_CHECKING:
     from flowgraph.language.handle import Handle
@@ -39,13 +41,24 @@ class DeviceWorker:
     graph: Graph
     handles: Mapping[Home, Handle]
 
-    def run(self, task: Run, inputs: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key) -> NodeResults:
+    def run(
+        self,
+        task: Run,
+        inputs: Mapping[str, StoredValue],
+        versions: Mapping[str, int | VersionRange],
+        key: Key,
+        give: Callable[[int, NodeResults], None] | None = None,
+    ) -> NodeResults:
         """Run the nodes of a task and return their results.
 
-        `inputs` are values by name; `versions` are the versions of the models that the task reads, by name. Inputs of a
-        node that contain the same rows are put in the same order first, and a record is reduced to the parts that the
-        node declares. Raises LawError if a home has another version, if a node does not return the next version of the
-        model that it updates, and if a node returns a reduced record; also any error of a node.
+        `inputs` are values by name; `versions` are the versions of the models that the task reads, by name, each a
+        range if newer weights may come while the task runs. Inputs of a node that contain the same rows are put in the
+        same order first, and a record is reduced to the parts that the node declares. Raises LawError if a home has
+        another version, if a token was drawn by a version outside the range, if a node does not return the next version
+        of the model that it updates, and if a node returns a reduced record; also any error of a node.
+
+        A task that hands out chunks calls `give` with the index and the rows of each chunk that has finished; a chunk
+        without groups is not given. Its result is then that of all rows.
         """
         import torch
 
@@ -54,7 +67,11 @@ class DeviceWorker:
             kind, version = self.types[name], versions[name]
             # `.handle` refuses a copy of another version.
             models[name] = kind(kind(self.handles[home], version).handle, version)
-        store, observed, read = dict(inputs), Observations(), dict[str, Sequence[StoredValue]]()
+        if give is not None and task.chunk is not None:
+            models |= self._handing_out(models, task, task.chunk.of, inputs, give)
+        flying = next((version for version in versions.values() if isinstance(version, VersionRange)), None)
+        observed = Observations(terms={} if task.streamed else None)
+        store, read = dict(inputs), dict[str, Sequence[StoredValue]]()
         nodes = [self._nodes[name] for name in task.nodes]
         # Nodes on a model read one forward pass together. Host nodes may read each other's results, so they run alone.
         for together in [nodes] if task.homes else [[node] for node in nodes]:
@@ -64,10 +81,36 @@ class DeviceWorker:
                 evaluate(together, env, key, observed)
             for node in together:
                 for name, value in _checked_results(node, env[node], versions):
+                    if flying is not None:
+                        observed.add(node.name, check_token_versions(node.name, value, flying, key.step))
                     store[name] = StoredValue.of(value, list(aligned.values()))
                     read[name] = tuple(aligned.values())
         names = [name for name, _ in results_given(task, self._nodes) if name in read]
+        if observed.terms:  # they travel with the rows of one result
+            store[names[0]] = replace(store[names[0]], terms=observed.terms)
+            observed.terms = None
         return NodeResults({name: store[name] for name in names}, observed, read)
+
+    def _handing_out(
+        self,
+        models: Mapping[str, Value],
+        task: Run,
+        chunks: int,
+        inputs: Mapping[str, StoredValue],
+        give: Callable[[int, NodeResults], None],
+    ) -> dict[str, Value]:
+        """Return the models of a task that samples, with handles that hand out chunks of its only node's rows."""
+        (name,), read = task.nodes, tuple(align_rows(inputs).values())
+
+        def rows(index: int, value: Value) -> None:
+            stored = StoredValue.of(value, read)
+            give(index, NodeResults({name: stored}, Observations(), {name: read}))
+
+        return {
+            param: type(model)(cast("Handle", HandingOut(model.handle, HandOut(chunks, rows))), model.version)
+            for param, model in models.items()
+            if isinstance(model, Model)
+        }
 
     @cached_property
     def _nodes(self) -> dict[str, Node]:
@@ -94,10 +137,11 @@ def _environment(values: Mapping[str, Value], nodes: Sequence[Node]) -> Env:
     return env
 
 
-def _checked_results(node: Node, result: Any, versions: Mapping[str, int]) -> list[tuple[str, Value]]:
+def _checked_results(node: Node, result: Any, versions: Mapping[str, int | VersionRange]) -> list[tuple[str, Value]]:
     values = dict[str, Value](zip(results_of(node), result if isinstance(result, tuple) else (result,), strict=True))
     for value in values.values():
-        if isinstance(value, Model) and value.version != next(iter(versions.values())) + 1:
+        carried = next(iter(versions.values())) if isinstance(value, Model) else 0
+        if isinstance(value, Model) and value.version != (carried + 1 if isinstance(carried, int) else None):
             what = f"{node.op.name} must return the next version of the model that it carries"
             raise LawError(what, where=str(node.at), hint="return model.advanced(), once")
         if isinstance(value, Record) and value.narrowed:

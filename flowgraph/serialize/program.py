@@ -16,12 +16,12 @@ from flowgraph.errors import FlowError, LawError
 from flowgraph.files.untrusted import parse_json
 from flowgraph.lowering.check_program import check_program
 from flowgraph.lowering.pipeline_steps import pipeline_steps
-from flowgraph.lowering.program import Home, Program, Read, Run, Switch, Sync, Task, Transfer
+from flowgraph.lowering.program import Home, Join, Program, Read, Run, Switch, Sync, Task, Transfer
 from flowgraph.lowering.waits import homes_of
 from flowgraph.serialize.graph import from_json
 
 SCHEMA = 1
-VERBS: Mapping[str, type[Task]] = {kind.__name__.lower(): kind for kind in (Read, Run, Transfer, Sync, Switch)}
+VERBS: Mapping[str, type[Task]] = {kind.__name__.lower(): kind for kind in (Read, Run, Transfer, Join, Sync, Switch)}
 
 
 @cache
@@ -38,9 +38,14 @@ def program_to_json(program: Program) -> str:
         "homes": _plain(tuple[Home, ...], program.homes),
         "origins": _plain(tuple[tuple[str, Home], ...], program.origins),
         "frozen": list(program.frozen),
-        "tasks": [{"do": type(task).__name__.lower(), **_plain(type(task), task)} for task in program.tasks],
+        "tasks": [{"do": type(task).__name__.lower(), **_plain_task(task)} for task in program.tasks],
     }
     return json.dumps(data, indent=1)
+
+
+def _plain_task(task: Task) -> dict[str, Any]:
+    data: dict[str, Any] = _plain(type(task), task)
+    return {name: value for name, value in data.items() if value or name not in ("chunk", "streamed")}
 
 
 def _plain(kind: Any, value: object) -> Any:

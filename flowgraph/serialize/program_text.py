@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flowgraph.lowering.program import Program, Run, StepTask, task_cells
+from flowgraph.lowering.task_names import task_name
 from flowgraph.lowering.waits import waves
 from flowgraph.serialize.columns import columns
 
@@ -23,7 +24,7 @@ def program_text(program: Program) -> str:
     lines += [f"  home  {line}" for line in columns(homes)]
     tasks = [[str(i), *task_cells(task)] for i, task in enumerate(program.tasks, 1)]
     lines += ["step", *(f"  {line}" for line in columns(tasks, right=(0,)))]
-    runs = {i: ", ".join(task.nodes) for i, task in enumerate(program.tasks) if isinstance(task, Run)}
+    runs = {i: task_name(task) for i, task in enumerate(program.tasks) if isinstance(task, Run)}
     parallel = [[str(i), " | ".join(runs[place] for place in wave)] for i, wave in enumerate(waves(program), 1)]
     lines += ["side by side", *(f"  {line}" for line in columns(parallel, right=(0,)))]
     return "\n".join([*lines, *(pipeline_lines(program) if program.pipeline is not None else ())])
@@ -38,7 +39,10 @@ def pipeline_lines(program: Program) -> list[str]:
     pipeline = program.pipeline
     assert pipeline is not None, "its steps overlap"
     steps = "step" if pipeline.depth == 1 else "steps"
-    lines = [f"overlap, {pipeline.depth} {steps} deep; rows of step k are drawn by one version of the weights"]
+    rows = "are drawn by one version of the weights"
+    if any(copy.home.in_flight for copy in pipeline.copies):
+        rows = "start with one version of the weights, and go on with newer ones, up to k"
+    lines = [f"overlap, {pipeline.depth} {steps} deep; rows of step k {rows}"]
     copies = [
         [
             f"copy  {copy.home.param}",
@@ -46,6 +50,7 @@ def pipeline_lines(program: Program) -> list[str]:
             f"{copy.ahead} ahead",
             "a sync every step" if copy.sync_every == 1 else f"a sync every {copy.sync_every} steps",
             f"at most {copy.bound} update{'' if copy.bound == 1 else 's'} old",
+            *([f"in flight, {copy.home.running.hold}"] if copy.home.in_flight else []),
         ]
         for copy in pipeline.copies
     ]
@@ -60,4 +65,4 @@ def pipeline_lines(program: Program) -> list[str]:
 
 
 def _name(turn: StepTask) -> str:
-    return ", ".join(turn.task.nodes) if isinstance(turn.task, Run) else ""
+    return task_name(turn.task) if isinstance(turn.task, Run) else ""

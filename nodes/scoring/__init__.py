@@ -127,9 +127,9 @@ def measures_of(scores: Tensor, groups: Tensor) -> list[Measure]:
     prompts, index = torch.unique(groups, return_inverse=True)
     best = scores.new_zeros(len(prompts)).scatter_reduce(0, index, scores, "amax", include_self=False)
     return [
-        Measure("reward", float(scores.sum()), len(scores)),
+        Measure.of_rows("reward", scores),
         Measure("full_marks", float((scores >= FULL_MARKS).sum()), len(scores)),
-        Measure("best", float(best.sum()), len(best)),
+        Measure.of_rows("best", best, prompts),
         Measure("solved", float((best >= FULL_MARKS).sum()), len(best)),
     ]
 

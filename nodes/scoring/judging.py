@@ -82,7 +82,7 @@ def process_rewards(model: ProcessRewardModel, rollout: Annotated[Responses, REA
     return Rewards(
         rewards,
         [
-            Measure("reward", total=float(rewards.sum()), count=count),
+            Measure.of_rows("reward", rewards),
             Measure("steps", total=float(rewarded.sum()), count=count),
         ],
     )

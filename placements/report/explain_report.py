@@ -8,6 +8,7 @@ from functools import cached_property
 
 from flowgraph.cluster.cluster import DeviceKind, show_bytes
 from flowgraph.cluster.plan import Plan
+from flowgraph.errors import PlanError
 from placements.format import COLUMNS, flowing, pool_sizes, table
 from placements.memory.footprint import fits
 from placements.report.search_report import TimedPlan, show_s, why_slower
@@ -52,8 +53,12 @@ class Explanation:
     def alternatives(self, role: str) -> tuple[AlternativePool, ...]:
         """Return the best plan with `role` on each other pool, then on a pool of its own if `role` shares one now.
 
-        The attribute `ranked` of an alternative is None if no such plan fits. `role` must be a role of the plan.
+        The attribute `ranked` of an alternative is None if no such plan fits. Raises PlanError if no role has the
+        name `role`.
         """
+        names = [placed.name for placed in self.problem.roles]
+        if role not in names:
+            raise PlanError.unknown("explain", "role", role, names)
         return tuple(alternative_pools(self.problem, self.parts, role))
 
     def faster_text(self) -> str:

@@ -45,8 +45,6 @@ def answer(
     for note in cautions(problem):
         if note not in earlier:
             say(note)
-    if request.staleness == "auto" and problem.streamed and not problem.lag:
-        say("--streamed has no effect: no staleness makes the step shorter")
     search = next((search for search in tried if search.problem.staleness == problem.staleness), None)
     if search is None or request.robust:
         search = find(problem, request)
@@ -54,6 +52,8 @@ def answer(
     if problem.ratio is not None and not search.best.disaggregated:
         ratio = "{}:{}".format(*problem.ratio)
         say(f"--ratio {ratio} has no effect: in the best plan, rollout and training share a pool")
+    if problem.streamed and not problem.lag and not any(home.chunks > 1 for home in search.best.homes):
+        say("--streamed has no effect: no chunks make the step shorter")
     what_ifs = tuple((text, _what_if(problem, text, request, clusters)) for text in request.what_if)
     return replace(search, stalenesses=tried, what_ifs=what_ifs)
 

@@ -69,7 +69,8 @@ def cautions(problem: PlanningProblem) -> tuple[str, ...]:
         )
     if problem.streamed and problem.lag and problem.synced:
         notes.append(
-            "--streamed is a forecast only: no run lets responses continue in the next step, so `run` refuses this plan"
+            "--streamed with --staleness is a forecast only: no run lets responses continue in the next step, so `run` "
+            "refuses this plan; without --staleness, they are read within their step"
         )
     defaults, (engine, *_) = DEFAULT_ENGINES[problem.kind]["sample"], problem.engines_of("sample")
     if "sample" not in problem.engines and engine not in defaults:

@@ -13,6 +13,7 @@ from placements.hardware.topology import PoolDemand, realise
 from placements.memory.footprint import total_bytes
 from placements.search.pool_options import pool_option_of
 from placements.solver.problem import BlockOption
+from placements.step.chunks import with_chunks
 from placements.step.memory_forecast import footprint_of, forecast_pool, peaks_of
 from placements.step.overlap import copy_of, overflowing, with_overlap
 from placements.step.role_placements import RolePlacement, homes_of_plan, in_order
@@ -89,7 +90,7 @@ def homes_of_blocks(
     that its first pinned role is pinned to; the others are `pool0`, `pool1` and so on, except names in use. A single
     pool for all roles is called `all`. A role alone on its pool never sleeps, and a role that reads the same copy of
     weights that another role trains has no lag. Steps overlap as far as the problem's staleness allows and makes them
-    shorter.
+    shorter; groups are handed out in chunks if the problem asks for it and a step gets shorter.
     """
     pins = pins or {}
     numbered = (f"pool{number}" for number in range(len(blocks) + len(pins)))
@@ -105,7 +106,8 @@ def homes_of_blocks(
             homes.append(RolePlacement(*place, running, shared, problem.lag_of(role)))
     # Weights that a role reads in the very copy that another trains cannot lag.
     trained = {copy_of(home) for home in homes if home.role.use == "train"}
-    return with_overlap(problem, [replace(home, lag=0) if copy_of(home) in trained else home for home in homes])
+    homes = [replace(home, lag=0) if copy_of(home) in trained else home for home in homes]
+    return with_chunks(problem, with_overlap(problem, homes))
 
 
 def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed: PlanAssumptions | None = None) -> Plan:
@@ -121,6 +123,7 @@ def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed:
             layout=home.layout,
             lag=home.lag,
             ahead=home.ahead,
+            chunks=home.chunks,
             running=home.running,
         )
         for home in in_order(problem, homes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Literal, get_args
 
@@ -104,9 +104,6 @@ def _staleness(text: str, problem: PlanningProblem) -> int | Literal["auto"] | N
         what = f"{problem.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"
         raise UsageError(what, where=f"--staleness {text}", hint=f"--staleness {bound}, or auto")
     staleness = int(text) if text else None
-    if problem.streamed and not (problem if staleness is None else replace(problem, staleness=staleness)).lag:
-        why = "a response that continues in the next step has tokens of older weights, but no staleness was"
-        raise UsageError(f"{why} asked for", where="--streamed", hint="--staleness 1, or auto")
     return staleness
 
 

@@ -79,7 +79,7 @@ def overlaps_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Ite
     training = {home.pool for home in homes if home.role.use == "train"}
     copies = [home for home in homes if home.role.name in problem.synced and copy_of(home) not in trained]
     copies = [home for home in copies if home.pool not in training or problem.streamed]
-    updates = {home.role.param: problem.updates_of(home.role.param) for home in copies}
+    updates = {home.role.param: problem.running.updates(home.role.param) for home in copies}
     steps = min((problem.lag // count for count in updates.values()), default=0)
     overlaps = list[tuple[int, int]]()
     for depth in range(1, min(MOST_AHEAD, steps) + 1):

@@ -17,7 +17,8 @@ from placements.workload.planning_problem import PlanningProblem
 class RolePlacement:
     """One role on a pool: the pool's devices (`group`), how the role runs there, its lag, and how far it is ahead.
 
-    `shared` is True if a role on the pool generates responses. `lag` is in updates, `ahead` in steps.
+    `shared` is True if a role on the pool generates responses. `lag` is in updates, `ahead` in steps. A role that
+    samples hands out its groups in `chunks`.
     """
 
     role: Role
@@ -29,6 +30,7 @@ class RolePlacement:
     shared: bool
     lag: int = 0
     ahead: int = 0
+    chunks: int = 1
 
 
 def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
@@ -51,6 +53,7 @@ def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
             placed.pool in sampling,
             placed.lag,
             placed.ahead,
+            placed.chunks,
         )
         for placed in plan.placed
     ]

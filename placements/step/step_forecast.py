@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import fsum, lcm
+from math import ceil, fsum, lcm
 
 from flowgraph.cluster.plan import StepForecast, TaskOrder, TimedTask
+from flowgraph.engines.table import shares_process
 from flowgraph.language.graph import Node, reachable
-from flowgraph.lowering.program import HOST, Read, Run, Switch, Sync, Transfer
+from flowgraph.lowering.program import HOST, IDS_ONLY, Join, Read, Run, Switch, Sync, Transfer
 from flowgraph.lowering.program import Home as ProgramHome
 from flowgraph.lowering.program import Task as ProgramTask
 from placements.memory.footprint import total_bytes
@@ -110,6 +111,7 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
             sleeps=sleeps,
             lag=home.lag,
             ahead=home.ahead,
+            chunks=home.chunks,
         )
         placements.append(placement)
     # If one engine trains a model and another generates with it, a run measures their mismatch.
@@ -157,6 +159,13 @@ class _TimedStep:
     def _seconds(self, task: ProgramTask, *, moves: bool) -> Seconds:
         host = self.problem.host
         match task:
+            case Run(nodes) if task.chunk is not None:
+                batch = self._seconds(replace(task, chunk=None, streamed=()), moves=moves)
+                if not task.hands_out:
+                    return batch.times(1 / task.chunk.of)
+                home, load = self.by_role[task.role], self._loads[nodes[0]]
+                ends = [chunk_end(self.problem, home, load, batch, n / task.chunk.of) for n in range(task.chunk.of + 1)]
+                return batch.times(ends[task.chunk.index + 1] - ends[task.chunk.index])
             case Run(nodes):
                 if loads := [self._loads[name] for name in nodes if name in self._loads]:
                     return added(map(self.load_seconds, loads))
@@ -165,8 +174,13 @@ class _TimedStep:
             case Read():
                 return Seconds({"call": host.call_s})
             case Transfer(value, source, target, parts):
+                if parts == IDS_ONLY:
+                    return Seconds({"call": host.call_s})
                 rate = self._bytes_per_s(source, target)
-                return host_work_of(self.problem).travel_seconds(value, parts, rate, host)
+                seconds = host_work_of(self.problem).travel_seconds(value, parts, rate, host)
+                return seconds.times(1 / task.chunk.of) if task.chunk is not None else seconds
+            case Join():
+                return Seconds({"call": host.call_s})
             case Sync(_, source, target):
                 return _sync_seconds(self.problem, self._by_copy[source][0], self._by_copy[target][0])
             case Switch(home, awake) if moves:
@@ -271,6 +285,24 @@ def work_of(
     if load == loads[-1] and home.running.offload:
         parts.append(offloaded_seconds(footprint_of(problem, home), home.group, home.layout, home.running, loads))
     return added(parts)
+
+
+def chunk_end(problem: PlanningProblem, home: RolePlacement, load: NodeWorkload, batch: Seconds, share: float) -> float:
+    """Return when a `share` of the groups of a step has finished, as a share of the `batch` seconds of sampling them.
+
+    A group has finished with its longest response. If all responses run at once, this depends on their lengths alone;
+    if many wait, groups also finish in turn, as fast as full batches generate tokens. An engine in the process of its
+    device returns the responses of a batch together.
+    """
+    if share in (0.0, 1.0) or not batch.total_s:
+        return share if share < 1 else 1.0
+    if shares_process(home.engine):
+        batches = ceil(load.round_rows / home.layout.data / problem.sample_rows)
+        return ceil(share * batches) / batches
+    longest = load.response.longest_of(max(1, round(load.round_rows)))
+    finished = load.response.quantile(share ** (1 / load.samples)) / longest
+    in_turn = share * (1 - (batch.parts.get("tail") or 0.0) / batch.total_s)
+    return min(1.0, max(finished, in_turn))
 
 
 def switching_of(problem: PlanningProblem, home: RolePlacement) -> Seconds:

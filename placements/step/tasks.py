@@ -17,7 +17,19 @@ from flowgraph.engines.table import is_server
 from flowgraph.language.graph import Graph
 from flowgraph.lowering.lower import lower_unchecked
 from flowgraph.lowering.pipeline_steps import updates_in_step
-from flowgraph.lowering.program import HOST, CopySchedule, Home, Pipeline, Program, Run, Switch, Sync, Task, Transfer
+from flowgraph.lowering.program import (
+    HOST,
+    CopySchedule,
+    Home,
+    Join,
+    Pipeline,
+    Program,
+    Run,
+    Switch,
+    Sync,
+    Task,
+    Transfer,
+)
 from flowgraph.lowering.task_names import task_kind, task_names, task_pool
 from flowgraph.lowering.waits import waits_between, waits_for
 
@@ -39,13 +51,21 @@ class ProgramPlacement:
     sleeps: bool = False
     lag: int = 0
     ahead: int = 0
+    chunks: int = 1
 
     @property
     def placed(self) -> PlacedRole:
         """Return the placement as a PlacedRole with stand-in settings; a program only tests settings for equality."""
         running = RoleSettings(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps)
-        placed = PlacedRole(role=self.role, pool=self.pool, engine=self.engine, running=running, lag=self.lag)
-        return placed.model_copy(update={"ahead": self.ahead}) if self.ahead else placed
+        return PlacedRole(
+            role=self.role,
+            pool=self.pool,
+            engine=self.engine,
+            running=running,
+            lag=self.lag,
+            ahead=self.ahead,
+            chunks=self.chunks,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +119,7 @@ class StepOutline:
     @cached_property
     def pools(self) -> tuple[tuple[str, ...], ...]:
         """Return the pools that each task occupies: both pools for a sync, none for a transfer, one for others."""
-        return tuple(() if isinstance(task, Transfer) else _pools_of(task) for task in self.tasks)
+        return tuple(() if isinstance(task, Transfer | Join) else _pools_of(task) for task in self.tasks)
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
@@ -187,6 +207,8 @@ def _pools_of(task: Task) -> tuple[str, ...]:
     match task:
         case Transfer(_, source, target):
             return source, target
+        case Join(_, place):
+            return (place,)
         case Sync(_, source, target):
             return tuple(dict.fromkeys((source.pool, target.pool)))
         case _:

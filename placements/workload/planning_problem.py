@@ -207,10 +207,6 @@ class PlanningProblem:
         ]
         return min(bounds, default=0)
 
-    def updates_of(self, param: str) -> int:
-        """Return how many nodes of a step change the weights of the model that is the flow's parameter `param`."""
-        return sum(node.root is not None and node.root.name == param for node in self.running.nodes)
-
     def lag_of(self, role: Role) -> int:
         """Return how many updates old the weights of a role may be; 0 unless another role trains them."""
         return self.lag if role.name in self.synced else 0

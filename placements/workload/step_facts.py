@@ -216,7 +216,7 @@ class _StepReader:
         size = None if shape is None else sent_number_bytes(self.plan, role.param) * shape.trained
         if self.plan is not None:
             ends = (self.placed[end.name] for end in (role, trained[role.param]))
-            crosses = len({(placed.pool, placed.engine, placed.layout) for placed in ends}) > 1
+            crosses = len({placed.home for placed in ends}) > 1
         return (ValueColumn("weights", size),), crosses
 
     def _role(self, edge: Edge, reader: str) -> Role | None:

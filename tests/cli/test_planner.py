@@ -421,16 +421,6 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
         ),
     ),
     ("--response-tokens", "0.5"): (1, "--response-tokens: tokens='0.5': lengths are 1 to 100,000,000 tokens\n"),
-    ("--streamed",): (
-        2,
-        ("--streamed: a response that continues in the next step has tokens of older weights, but no staleness was "
-        "asked for\n  hint: --staleness 1, or auto\n"),
-    ),
-    ("--staleness", "0", "--streamed"): (
-        2,
-        ("--streamed: a response that continues in the next step has tokens of older weights, but no staleness was "
-        "asked for\n  hint: --staleness 1, or auto\n"),
-    ),
     ("--ratio", "3"): (2, "--ratio 3: should be two whole numbers from 1\n  hint: --ratio 3:1\n"),
     ("--ratio", "0:1"): (2, "--ratio 0:1: should be two whole numbers from 1\n  hint: --ratio 3:1\n"),
     ("--placement", "colocated", "--pin", "policy.train=a", "--pin", "ref.infer=b"): (
@@ -493,10 +483,16 @@ def test_what_models_and_devices_do_not_promise_is_noted(flowgraph: Run) -> None
         assert "a100-sxm-80g has no fp8 arithmetic" in noted
 
 
-def test_what_is_streamed_is_said_to_be_a_forecast_and_no_run_takes_it(flowgraph: Run) -> None:
+def test_streaming_within_a_step_is_left_out_where_it_makes_no_step_shorter(flowgraph: Run) -> None:
+    said = flowgraph("plan", "grpo", *SMALL, "--streamed")
+    assert said.code == 0, said.err
+    assert "--streamed has no effect: no chunks make the step shorter" in said.err
+
+
+def test_what_is_streamed_across_steps_is_said_to_be_a_forecast_and_no_run_takes_it(flowgraph: Run) -> None:
     said = flowgraph("plan", "decoupled_ppo", *SMALL, "--staleness", "2", "--streamed", "-o", "p.json")
     assert said.code == 0
-    assert "--streamed is a forecast only" in said.err and "`run` refuses this plan" in said.err
+    assert "--streamed with --staleness is a forecast only" in said.err and "`run` refuses this plan" in said.err
     refused = flowgraph("run", "--plan", "p.json")
     assert (refused.code, refused.out) == (1, "")
     assert "names responses that continue in the next step, which cannot be run here" in refused.err

@@ -225,6 +225,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "LawError.other_version": lambda: LawError.other_version(
         str(Run(("policy.generate",), "sample", ())), 3, "policy", "sample/local", 1, 2
     ),
+    "LawError.drawn_by_other": lambda: LawError.drawn_by_other("policy.generate", 5, 6, "3 to 5"),
     "LawError.no_window": lambda: LawError.no_window(3),
     "LawError.reads_ahead": lambda: LawError.reads_ahead(str(Run(("score", "adapt"), HOST, ())), 1, "coefficient"),
     "UserCodeError.shadows": lambda: UserCodeError.shadows("FOLDER/nodes.py", "nodes"),
@@ -254,6 +255,12 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
         "plan.json", "policy.sample", 2, "it reads the weights of the trainer, policy.train"
     ),
     "PlanError.ahead_of_lag": lambda: PlanError.ahead_of_lag("plan.json", "policy.sample", 2, 1, 1),
+    "PlanError.not_in_flight": lambda: PlanError.not_in_flight(
+        "plan.json", "policy.sample", "it sleeps, and what sleeps draws nothing"
+    ),
+    "PlanError.no_chunks": lambda: PlanError.no_chunks(
+        "plan.json", "policy.sample", 4, "the engine `fsdp` returns all responses of a step at once"
+    ),
     "PlanError.no_copy": lambda: PlanError.no_copy("1xcpu", "grpo", 1, 1),
     "PlanError.not_supported": lambda: PlanError.not_supported(
         "plan.json", "grpo", ["`megatron` for policy.train", "`trtllm` for policy.sample"]

@@ -27,7 +27,8 @@ from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Program, Run
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import to_table
-from flowgraph.runtime.ray.device import Flows, run_on_host
+from flowgraph.runtime.ray.device import Flows
+from flowgraph.runtime.ray.host_tasks import run_on_host
 from flowgraph.runtime.row_identity import IDS, ids_of, rows_of_rank
 from nodes import (
     Advantages,

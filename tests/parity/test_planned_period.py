@@ -167,7 +167,7 @@ def test_twenty_plans_take_what_the_planner_says_within_five_percent() -> None:
         assert plan.step is not None and plan.step.period_s is not None
         ahead = {home.role.name: (home.lag, home.ahead) for home in ranked.homes if home.ahead}
         errors.append((abs(measured_s / plan.step.period_s - 1), f"{plan.flow} {ranked.parts()} {ahead}"))
-        updates = ranked.problem.updates_of("policy")
+        updates = ranked.problem.running.updates("policy")
         assert max(updates * step - version for step, version in drawn) == max(lag for lag, _ in ahead.values())
     assert len(errors) >= 20
     assert max(errors)[0] <= 0.05, max(errors)

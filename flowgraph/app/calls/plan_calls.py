@@ -41,7 +41,7 @@ from flowgraph.app.planning.saved_plans import (
 from flowgraph.app.request import FlowLike, Say, fields
 from flowgraph.app.running.training import RunResult, silent
 from flowgraph.cluster.calibration import Calibration
-from flowgraph.cluster.plan import Plan
+from flowgraph.cluster.plan import Contract, Plan
 from placements import calibration as fits
 
 
@@ -62,6 +62,8 @@ def plan(
     plan: PlanLike | None = None,
     depth: int | None = None,
     sync_every: int | None = None,
+    chunks: int | None = None,
+    contract: Contract | None = None,
     engine: Mapping[str, str] | Names | None = None,
     precision: str | None = None,
     constants: PathLike | None = None,
@@ -99,6 +101,8 @@ def plan(
         plan: a plan to forecast again, instead of a search.
         depth: how many steps sampling works ahead of training.
         sync_every: copy the trained weights to sampling every this many steps.
+        chunks: in how many chunks the responses of a step are read, as they finish.
+        contract: what a sync does to responses under way: `scheduled` waits for them, `in_flight` does not.
         engine: the engine for each use: `{"train": "megatron", "sample": "vllm"}`.
         precision: the precision of the weights that generate responses: bfloat16, fp8 or fp4.
         constants: a file with constants of engines, which replace the built-in ones.
@@ -112,7 +116,7 @@ def plan(
         robust: prefer the plan that loses least if costs differ from the forecast.
         staleness: the maximum number of policy updates by which rollouts may lag, or `"auto"`.
         ratio: rollout devices to training devices where they are separate, such as `(3, 1)`.
-        streamed: let partial rollouts continue across steps.
+        streamed: read responses while others are sampled: within a step, or across steps with `staleness`.
         cache: the folder for downloaded models and generated data.
         say: receives each note as a line.
 
@@ -183,6 +187,8 @@ def draw(
     plan: PlanLike | None = None,
     depth: int | None = None,
     sync_every: int | None = None,
+    chunks: int | None = None,
+    contract: Contract | None = None,
     cache: PathLike | None = None,
     say: Say = silent,
 ) -> DrawResult:
@@ -194,7 +200,7 @@ def draw(
         steps: the number of steps in a timeline.
         unfold: draw each machine of a pool, however many there are.
         model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, depth,
-            sync_every, cache: for a flow only, as for `plan`.
+            sync_every, chunks, contract, cache: for a flow only, as for `plan`.
         say: receives each note as a line.
 
     Raises:

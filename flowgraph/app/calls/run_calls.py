@@ -25,6 +25,7 @@ from flowgraph.app.responses.rollout_rows import RolloutRows, rollout_rows
 from flowgraph.app.responses.sampling import GenerateResult, Progress, generate_request, no_progress
 from flowgraph.app.running.resuming import resume_run
 from flowgraph.app.running.training import Observers, RunResult, run_flow, silent
+from flowgraph.cluster.plan import Contract
 
 if TYPE_CHECKING:
     from flowgraph.runtime.driver import Listener
@@ -63,6 +64,8 @@ def run(
     plan: PlanLike | None = None,
     depth: int | None = None,
     sync_every: int | None = None,
+    chunks: int | None = None,
+    contract: Contract | None = None,
     runtime: Runtime | None = None,
     address: str | None = None,
     threads: int | None = None,
@@ -101,7 +104,8 @@ def run(
         replay: the folder of a run whose recorded rollouts are used instead of new ones.
         sample_rows: the number of responses that a rank decodes together; by default 256.
         forward_tokens: the number of padded tokens in a pass without gradients; by default 4,096.
-        columns, settings, passes, cluster, memory, placement, depth, sync_every, cache: as for `plan`.
+        columns, settings, passes, cluster, memory, placement, depth, sync_every, chunks, contract, cache: as for
+            `plan`.
         plan: the plan to run, instead of a search.
         runtime: `"local"` (this process) or `"ray"`; by default local for a plan with one device.
         address: the address of a running Ray cluster.
@@ -140,6 +144,8 @@ def resume(
     plan: PlanLike | None = None,
     depth: int | None = None,
     sync_every: int | None = None,
+    chunks: int | None = None,
+    contract: Contract | None = None,
     runtime: Runtime | None = None,
     address: str | None = None,
     threads: int | None = None,
@@ -154,8 +160,8 @@ def resume(
         run: the run's folder, or the result of `run`.
         flow: the run's flow, if it is in no file.
         steps: the total number of steps; by default that of the run.
-        cluster, memory, placement, plan, depth, sync_every, runtime, address, threads: where and how to continue, as
-            for `run`; by default as the run did.
+        cluster, memory, placement, plan, depth, sync_every, chunks, contract, runtime, address, threads: where and how
+            to continue, as for `run`; by default as the run did.
         listeners: receive the results of each step.
         say: receives each note as a line.
 

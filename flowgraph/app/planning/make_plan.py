@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from flowgraph.analysis.placed_graph import check_plan
-from flowgraph.app.planning.overlap import with_overlap
+from flowgraph.app.planning.overlap import with_contract, with_overlap
 from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.planning.saved_plans import plan_again, prepare_again, saved_plan
+from flowgraph.app.planning.streaming import with_chunks
 from flowgraph.app.request import Request, Say, Search, Target, option
+from flowgraph.cluster.plan import Plan
 from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.errors import UsageError
+from flowgraph.language.graph import Graph
 from placements import PlanRequest, report
 from placements import plan as search_plan
 
@@ -98,11 +101,19 @@ def _searched(
     if target.overlap is not None or (prepared.problem.staleness or 0) <= prepared.problem.staleness_bound:
         prepared = replace(prepared, assumed=prepared.assumed.model_copy(update={"staleness": None}))
     plan = search.best.plan(prepared.assumed, asked.pins)
-    if target.overlap is not None:
-        plan = with_overlap(plan, prepared.problem.graph, depth, every, f"plan of {plan.flow}")
+    if target.changes_plan:
+        plan = _as_asked(plan, prepared.problem.graph, target, f"plan of {plan.flow}")
         plan = saved_plan(plan, prepared, f"plan of {plan.flow}").forecast()
+    if target.contract is not None:
+        plan = with_contract(plan, target.contract, f"plan of {plan.flow}")
     check_plan(plan, prepared.problem.graph, f"plan of {plan.flow}")
     return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
+
+
+def _as_asked(plan: Plan, graph: Graph, target: Target, where: str) -> Plan:
+    """Return a plan with the overlap and the chunks that a request asks for."""
+    plan = plan if target.overlap is None else with_overlap(plan, graph, *target.overlap, where)
+    return plan if target.chunks is None else with_chunks(plan, graph, target.chunks, where)
 
 
 Check = Callable[[PreparedProblem], None]
@@ -118,9 +129,11 @@ def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check |
     """
     plan, where = plan_of(request.target), str(request.target)
     prepared = prepare(request) if plan is None else prepare_again(plan, request, where)
-    if plan is not None and request.target.overlap is not None:
-        plan = with_overlap(plan, prepared.problem.graph, *request.target.overlap, where)
+    if plan is not None and request.target.changes_plan:
+        plan = _as_asked(plan, prepared.problem.graph, request.target, where)
         prepared = prepare_again(plan, request, where)
+    if plan is not None and request.target.contract is not None:
+        plan = with_contract(plan, request.target.contract, where)
     if check is not None:
         check(prepared)
     if plan is None:

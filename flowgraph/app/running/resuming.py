@@ -157,7 +157,8 @@ def _files_changed(saved: SavedRun) -> list[str]:
 
 
 def _with_target(saved: SavedRun, changes: Request) -> Request:
-    execution, overlap = changes.execution, changes.target.model_dump(include={"depth", "sync_every"})
+    execution = changes.execution
+    overlap = changes.target.model_dump(include={"depth", "sync_every", "chunks", "contract"})
     address = execution.address or saved.request.execution.address
     if changes.target != Target(**overlap):
         request = saved.request.model_copy(update={"target": changes.target})

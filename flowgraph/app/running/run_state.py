@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.flat_graph import full_hash, structure_hash
 from flowgraph.app.request import Say
+from flowgraph.checks.overlap import MAX_STEPS
 from flowgraph.errors import DataError, RunFolderError
 from flowgraph.language.values import Model
 from flowgraph.runtime.hosting import LoadedModels
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from flowgraph.runtime.interpreter import Executor
     from flowgraph.runtime.record.recorder import Recorder
     from flowgraph.runtime.record.run_folder import RunFolder
-
-MAX_STEPS = 64  # at which it is asked whether a checkpoint can be written; the schedule repeats
 
 
 def checkpoints_of(folder: RunFolder, keep: int = 2, extendable: int = 0) -> Checkpoints:
@@ -104,10 +103,10 @@ def checkpoint_saver(
     def state(steps: int) -> Mapping[str, Any]:
         # Rows and random numbers are functions of the seed and the step: the step is the position of every source.
         inputs, plan = ready.inputs, job.program.plan
-        overlap = {} if job.program.pipeline is None else {"overlap": overlap_text(job.program.pipeline)}
+        pipeline, begun = job.program.pipeline, steps_begun(job.program, steps, job.steps)
         return {
             "steps_done": steps,
-            **(overlap | {"begun": steps_begun(job.program, steps, job.steps)} if overlap else {}),
+            **({} if pipeline is None else {"overlap": overlap_text(pipeline), "begun": begun}),
             "seed": job.seed,
             "batch": inputs.batch,
             "sources": dict.fromkeys(sorted(job.sources), steps),

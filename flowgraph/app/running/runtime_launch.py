@@ -177,7 +177,7 @@ def _in_process(
     import torch
 
     from flowgraph.runtime.hosting import host
-    from flowgraph.runtime.local import InProcess
+    from flowgraph.runtime.in_flight import places_in_process
     from flowgraph.runtime.serving import Servers
 
     start = time.perf_counter()
@@ -186,11 +186,13 @@ def _in_process(
     remote = [home for home in program.homes if is_server(home.engine)]
     local = [home for home in program.homes if home not in remote]
     for home in local:
-        settings = str(home.running.model_copy(update={"sleeps": False, "cache_share": None, "weights_by": None}))
+        unused = {"sleeps": False, "cache_share": None, "weights_by": None, "contract": "scheduled", "hold": "retract"}
+        settings = str(home.running.model_copy(update=unused))
         if home.engine != REFERENCE and settings:
             say(f"in one process {home.param} runs on `{REFERENCE}`, so the plan's {settings} has no effect")
     handles, loaded = host(local, program.trained, models, device=device, say=say)
-    places = InProcess(handles, Servers(models, scratch, START_LIMIT_S, chosen.threads), profiles)
+    servers = Servers(models, scratch, START_LIMIT_S, chosen.threads)
+    places = places_in_process(program.homes, handles, servers, profiles)
     try:
         for home in remote:
             say(f"starting {home.engine} for {home.param}")

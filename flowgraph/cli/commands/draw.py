@@ -12,8 +12,8 @@ from flowgraph.cli.viewer import show_picture
 
 
 @opt.takes(
-    "what out picture to show steps unfold cluster placement plan depth sync_every model data columns batch "
-    "prompt_tokens response_tokens settings passes cache"
+    "what out picture to show steps unfold cluster placement plan depth sync_every chunks contract model data columns "
+    "batch prompt_tokens response_tokens settings passes cache"
 )
 def draw(
     fields: opt.Fields,

@@ -11,9 +11,9 @@ from flowgraph.passes.verify import verified
 
 
 @opt.takes(
-    "flow model data columns batch settings cluster plan depth sync_every memory prompt_tokens response_tokens engine "
-    "precision constants calibration measured measured_on method objective placement pin top what_if robust staleness "
-    "ratio streamed passes out cache verify json"
+    "flow model data columns batch settings cluster plan depth sync_every chunks contract memory prompt_tokens "
+    "response_tokens engine precision constants calibration measured measured_on method objective placement pin top "
+    "what_if robust staleness ratio streamed passes out cache verify json"
 )
 def plan(
     fields: opt.Fields,

@@ -23,8 +23,8 @@ EXIT_CODES: Mapping[str, ExitCode] = {
     "flow=run_flow model data held_out columns max_prompt_tokens long_prompts steps epochs batch seed settings "
     "eval_every eval_rows eval_n "
     "eval_temperature=check_temperature out=run_folder checkpoint_every keep keep_best record_tokens replay "
-    "sample_rows forward_tokens cluster placement plan depth sync_every memory runtime address threads log profile "
-    "attach passes cache verify"
+    "sample_rows forward_tokens cluster placement plan depth sync_every chunks contract memory runtime address threads "
+    "log profile attach passes cache verify"
 )
 def run(fields: opt.Fields, verify: opt.Verify = False) -> None:
     """Train a flow into a run folder.
@@ -37,7 +37,10 @@ def run(fields: opt.Fields, verify: opt.Verify = False) -> None:
     raise typer.Exit(exit_code(result))
 
 
-@opt.takes("run steps=total_steps cluster placement plan depth sync_every memory runtime address threads verify")
+@opt.takes(
+    "run steps=total_steps cluster placement plan depth sync_every chunks contract memory runtime address threads "
+    "verify"
+)
 def resume(fields: opt.Fields, run: opt.RunPath, verify: opt.Verify = False) -> None:
     """Resume a run from its newest checkpoint.
 

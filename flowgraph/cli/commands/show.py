@@ -15,8 +15,8 @@ from flowgraph.passes.verify import verified
 
 
 @opt.takes(
-    "flow stage diff facts model data columns batch cluster placement plan depth sync_every settings passes cache "
-    "verify json"
+    "flow stage diff facts model data columns batch cluster placement plan depth sync_every chunks contract settings "
+    "passes cache verify json"
 )
 def show(
     fields: opt.Fields,

@@ -25,6 +25,7 @@ from flowgraph.language.graph import Node
 from flowgraph.language.signature import type_name
 from flowgraph.language.values import Model
 from flowgraph.lowering.program import HOST, Home, Program, Run, Sync, Transfer, results_of, typed_results, value_name
+from flowgraph.lowering.stream_groups import in_one_batch
 
 Weights = tuple[str, Home]  # a version of a model, by the name of its value, and its home
 Moved = tuple[str, str]  # a value, by its name, and the place that it is transferred to
@@ -38,7 +39,7 @@ def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: b
     many nodes read it there. `sizes` has the bytes of transfers and syncs; without it they are not shown. In a pool on
     more than 4 machines, machines with equal devices share a box, unless `unfold` is set.
     """
-    drawing = _PlanDrawing(program, sizes or ArrowSizes())
+    drawing = _PlanDrawing(in_one_batch(program), sizes or ArrowSizes())
     arrows = merge_arrows([*drawing.syncs(), *drawing.transfers(), *drawing.reads(), *drawing.carries()])
     boxes = (*drawing.boxes(), *drawing.devices(unfold))
     return Picture(program.graph.name, boxes, tuple(drawing.frames()), arrows, " ".join(drawing.about()))

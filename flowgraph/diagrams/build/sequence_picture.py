@@ -11,7 +11,21 @@ from flowgraph.diagrams.model.picture import Actor, Message, SequenceDiagram
 from flowgraph.diagrams.model.quantities import layout_text, many
 from flowgraph.language.signature import type_name
 from flowgraph.lowering.pipeline_steps import iteration
-from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Switch, Sync, Transfer, results_given
+from flowgraph.lowering.program import (
+    HOST,
+    Home,
+    Join,
+    Program,
+    Read,
+    Run,
+    Switch,
+    Sync,
+    Transfer,
+    results_given,
+    task_reads,
+    task_results,
+)
+from flowgraph.lowering.task_names import task_name
 
 DRIVER = "a0"
 
@@ -57,9 +71,13 @@ class _ProgramMessages:
                 case Run():
                     yield from self.run(task, step)
                 case Transfer():
-                    source = self.holders.get((task.value, task.source), DRIVER)
-                    target = self.holders[task.value, task.target] = self.first_reader(task)
-                    yield Message(source, target, task.value, "transfer")
+                    ((name, _),) = task_reads(task)
+                    source = self.holders.get((name, task.source), DRIVER)
+                    target = self.holders[name, task.target] = self.first_reader(task)
+                    yield Message(source, target, name, "transfer")
+                case Join(value, place):
+                    self.holders[value, place] = DRIVER
+                    yield Message(source=DRIVER, target=DRIVER, label=f"{step}join {value}")
                 case Sync(value, source_home, target_home, lag=lag):
                     label = f"{step}sync {value}{f', lag {lag}' if lag else ''}"
                     yield Message(self.ids[source_home], self.ids[target_home], label, "sync")
@@ -70,8 +88,8 @@ class _ProgramMessages:
         """Yield the call of a run's nodes and, if a copy of a model runs them, a reply with the types of results."""
         actor = DRIVER if task.home is None else self.ids[task.home]
         results = list(results_given(task, self.program.nodes))
-        self.holders |= {(name, task.place): actor for name, _ in results}
-        yield Message(DRIVER, actor, f"{step}{', '.join(task.nodes)}({', '.join(task.reads)})")
+        self.holders |= {(name, task.place): actor for name, _ in task_results(task, self.program.nodes)}
+        yield Message(DRIVER, actor, f"{step}{task_name(task)}({', '.join(map(task.stored, task.reads))})")
         if actor != DRIVER and results:
             types = dict.fromkeys(type_name(kind) for _, kind in results)
             yield Message(actor, DRIVER, ", ".join(types), "reply")

@@ -2,7 +2,8 @@
 
 The next token is the argmax of logits plus Gumbel noise, which is keyed by (run seed, step, node, prompt, sample,
 position): responses do not depend on how the batch is split, except for the model's rounding. Equal contexts are
-computed once; rows that end leave the batch.
+computed once; rows that end leave the batch. Weights may be replaced between two tokens: the cache is then computed
+again, so each token is of one version of the weights.
 
 Source: Gumbel-max trick, Maddison, Tarlow and Minka 2014, arXiv 1411.0030, section 2.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ import numpy as np
 import torch
 
 from flowgraph.engines.forward_pass.truncation import truncated
+from flowgraph.engines.forward_pass.turns import PassTurn
 from flowgraph.errors import LawError
 from flowgraph.language.handle import WHOLE_VOCABULARY, Completion, SampleRequest
 
@@ -35,6 +38,7 @@ class _SampleState:
     noise: Any  # numpy Generator, read in order of position
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
+    spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])  # (first token, version)
     finished: bool = False
     seen: Tensor | None = None  # [V] bool: the tokens of context and response, if a penalty is on them
 
@@ -45,11 +49,13 @@ def decode(
     ends: frozenset[int],
     version: int,
     stopped: Callable[[SampleRequest, Sequence[int]], bool] | None = None,
+    turn: PassTurn | None = None,
 ) -> list[Completion]:
     """Generate one sample for each request, all in one batch, and return the completions in the order of the requests.
 
     A sample ends at an end token or after `max_tokens` tokens. `ends` are the token ids at which the model ends a
-    response, and `version` is the version of the weights, which each completion records. `stopped(request, tokens)`
+    response, and `version` is the version of the weights, which each completion records. If other threads may replace
+    the weights, each pass runs in a `turn()`, which returns the version of that pass. `stopped(request, tokens)`
     returns whether `tokens` contain a text that ends the response; the sample then ends too. It is called after every 8
     tokens, for requests with such texts. The completion is not cut at the text. Raises LawError, which names the
     prompt, if the model's logits are NaN or infinite.
@@ -66,14 +72,14 @@ def decode(
             return True
         return not stopped(row.request, row.tokens)
 
-    active = list(rows)
+    active, device = list(rows), next(model.parameters()).device
+    opened = turn or (lambda: nullcontext(version))
+
     with torch.inference_mode():  # measured: a tenth less than no_grad
-        contexts, device = [request.context for request in requests], next(model.parameters()).device
-        out, mask, index = read_distinct(model, contexts, device, logits_to_keep=1)
-        logits, cache, mask = out.logits[:, -1][index], out.past_key_values, mask[index]
-        cache.batch_select_indices(index)
+        with opened() as drawn_by:
+            logits, cache, mask = _read_rows(model, active, device)
         while True:
-            _choose(active, logits)
+            _choose(active, logits, drawn_by)
             keep = [i for i, row in enumerate(active) if goes_on(row)]
             if not keep:
                 break
@@ -84,9 +90,23 @@ def decode(
             mask = torch.cat([mask, mask.new_ones(len(active), 1)], 1)
             last = torch.tensor([[row.tokens[-1]] for row in active], device=mask.device)
             at = mask.sum(1, keepdim=True) - 1
-            out = model(input_ids=last, attention_mask=mask, position_ids=at, past_key_values=cache, use_cache=True)
-            logits, cache = out.logits[:, -1], out.past_key_values
-    return [Completion(tuple(r.tokens), tuple(r.logprobs), r.finished, ((0, version),)) for r in rows]
+            with opened() as newest:
+                if newest != drawn_by:  # the cache is of weights that are gone
+                    logits, cache, mask = _read_rows(model, active, device)
+                else:
+                    inputs = {"input_ids": last, "attention_mask": mask, "position_ids": at}
+                    out = model(**inputs, past_key_values=cache, use_cache=True)
+                    logits, cache = out.logits[:, -1], out.past_key_values
+            drawn_by = newest
+    return [Completion(tuple(r.tokens), tuple(r.logprobs), r.finished, tuple(r.spans)) for r in rows]
+
+
+def _read_rows(model: Any, rows: Sequence[_SampleState], device: Any) -> tuple[Tensor, Any, Tensor]:
+    """Return the logits [B, V] after all tokens of each row, the KV cache, and the mask [B, T] of the tokens in it."""
+    contexts = [(*row.request.context, *row.tokens) for row in rows]
+    out, mask, index = read_distinct(model, contexts, device, logits_to_keep=1)
+    out.past_key_values.batch_select_indices(index)
+    return out.logits[:, -1][index], out.past_key_values, mask[index]
 
 
 def read_distinct(
@@ -118,8 +138,8 @@ def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Ten
     return ids.to(device), mask.to(device)
 
 
-def _choose(rows: Sequence[_SampleState], logits: Tensor) -> None:
-    """Append one token to each row: the keyed sample, or the argmax at temperature 0.
+def _choose(rows: Sequence[_SampleState], logits: Tensor, version: int) -> None:
+    """Append one token to each row: the keyed sample, or the argmax at temperature 0. `version` is that of the weights.
 
     Each row has its own stream of Gumbel noise. In float32, which takes a third of the time, the noise is at most 16.6:
     a token with p < 6e-8 is almost never sampled. Raises LawError for log-probs that are NaN or infinite.
@@ -142,6 +162,8 @@ def _choose(rows: Sequence[_SampleState], logits: Tensor) -> None:
             at = f"token {len(state.tokens)} of a response to prompt {state.request.prompt}"
             hint = "its weights are damaged, or too large for the precision it computes in"
             raise LawError(f"the model gives no probabilities at {at}: its logits are NaN or infinite", hint=hint)
+        if not state.spans or state.spans[-1][1] != version:
+            state.spans.append((len(state.tokens), version))
         state.tokens.append(token)
         state.logprobs.append(logprob)
         state.finished = token in state.ends

@@ -69,7 +69,7 @@ def all_stats(local: Tensor, ranks: ProcessRanks) -> Tensor:
     Every rank must call this, with the same n. The gradient of the result reaches only this rank's `local`.
     """
 
-    class Join(torch.autograd.Function):
+    class AllGather(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, local: Tensor) -> Tensor:
             ctx.tokens = len(local)
@@ -81,7 +81,7 @@ def all_stats(local: Tensor, ranks: ProcessRanks) -> Tensor:
         def backward(ctx: Any, *gradients: Tensor) -> Tensor:
             return gradients[0][ranks.rank * ctx.tokens :][: ctx.tokens]
 
-    joined: Tensor = Join.apply(local)  # type: ignore[no-untyped-call]
+    joined: Tensor = AllGather.apply(local)  # type: ignore[no-untyped-call]
     return joined
 
 

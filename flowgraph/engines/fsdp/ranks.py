@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from flowgraph.errors import WorkerError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -126,7 +128,8 @@ def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", lim
     all processes are on one machine; they then listen on loopback only. For several machines it is `tcp://host:port`,
     where rank 0 listens on that port of all its addresses. `device` is `cpu`, `cuda`, or one device such as `cuda:1`,
     which becomes the current one. `limit_s` is the longest wait for the others in seconds, here and in each later call;
-    torch raises RuntimeError after it. Sets the environment variables for the network interfaces of gloo and NCCL.
+    torch raises RuntimeError after it. Raises WorkerError for a machine without loopback. Sets the environment
+    variables for the network interfaces of gloo and NCCL.
     """
     if ":" in device:
         torch.cuda.set_device(torch.device(device))
@@ -149,8 +152,12 @@ def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", lim
 
 
 def loopback_interface() -> str:
-    """Return the name of the loopback network interface, such as `lo`; raise IndexError if the machine has none."""
-    return _interfaces(LOOPBACK)[0]
+    """Return the name of the loopback network interface, such as `lo`; raise WorkerError if the machine has none."""
+    for name in _interfaces(LOOPBACK):
+        return name
+    raise WorkerError.not_started(
+        "the ranks of a pool", "no network interface has a loopback address", "ip link set lo up"
+    )
 
 
 def interface_to(host: str) -> str:

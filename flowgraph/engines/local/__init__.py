@@ -8,11 +8,12 @@ _SUPPORT = Support(
     devices=EVERYWHERE,
     data=MAX_RANKS,
     single_device=frozenset({"step"}),
-    settings={"sleeps": ()},
+    settings={"sleeps": (), "contract": (), "hold": ("retract",)},
 )
 
 ENGINE = EngineCapabilities(
     name="local",
+    hands_out=True,
     order=0,
     verbs=frozenset({"token_stats", "sample", "step", "weights"}),
     supported=_SUPPORT,

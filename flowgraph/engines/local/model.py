@@ -6,14 +6,17 @@ Every other executor, and every pass, is tested against it on the same flow.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+from weakref import WeakKeyDictionary
 
 import torch
 
 from flowgraph.engines.forward_pass.decode import decode
+from flowgraph.engines.forward_pass.turns import Turns
 from flowgraph.engines.model_state.optimizers import Optimizers, run_backward
 from flowgraph.engines.model_state.torch_handle import TorchHandle
 from flowgraph.errors import LawError
@@ -36,7 +39,10 @@ class LocalModel(TorchHandle):
     generates = True
 
     ranks: Ranks = field(default_factory=SingleRank)
-    _waiting: Waiting = field(default_factory=Waiting, init=False)
+    _waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiting] = field(
+        default_factory=WeakKeyDictionary, init=False
+    )
+    _turns: Turns = field(default_factory=Turns, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +57,7 @@ class LocalModel(TorchHandle):
     def without_adapters(self) -> Self:
         """Return a frozen handle at version 0 on the model without its adapters; both share one copy of the weights."""
         base = super().without_adapters()
-        base._waiting = []
+        base._waiting = WeakKeyDictionary()
         return base
 
     async def sample(self, request: SampleRequest) -> Completion:
@@ -68,19 +74,23 @@ class LocalModel(TorchHandle):
         refuse_request(request, getattr(self.model.config, "max_position_embeddings", None), vocabulary)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
-        self._waiting.append((request, future))
-        if len(self._waiting) == 1:
-            loop.call_soon(self._drain)
+        waiting = self._waiting.setdefault(loop, [])
+        waiting.append((request, future))
+        if len(waiting) == 1:
+            loop.call_soon(self._drain, loop)
         return await future
 
-    def _drain(self) -> None:
-        waiting, self._waiting = self._waiting, []
+    def _drain(self, loop: asyncio.AbstractEventLoop, waiting: Waiting | None = None) -> None:
+        waiting = self._waiting.pop(loop) if waiting is None else waiting
         for start in range(0, len(waiting), self.sample_rows):
+            if start and waiting[0][0].early:  # whoever waits for the batch before goes on first
+                loop.call_soon(self._drain, loop, waiting[start:])
+                return
             batch = waiting[start : start + self.sample_rows]
             try:
                 with self._reading():
                     requests = [request for request, _ in batch]
-                    completions = decode(self.model, requests, self.ends, self.version, self._stopped)
+                    completions = decode(self.model, requests, self.ends, self.version, self._stopped, self._turn)
             except Exception as error:  # noqa: BLE001 - every caller that waits for a sample gets it
                 for _, future in waiting[start:]:
                     if not future.done():
@@ -89,6 +99,11 @@ class LocalModel(TorchHandle):
             for (request, future), completion in zip(batch, completions, strict=True):
                 if not future.done():  # else cancelled
                     future.set_result(cut_at_stop(completion, request.stopping, self.raw_tokenizer))
+
+    @contextmanager
+    def _turn(self) -> Generator[int]:
+        with self._turns:
+            yield self.version
 
     def _stopped(self, request: SampleRequest, tokens: Sequence[int]) -> bool:
         return stop_length(tokens, request.stopping, self.raw_tokenizer) is not None
@@ -119,6 +134,20 @@ class LocalModel(TorchHandle):
         if wrong:
             raise LawError(f"the weights do not fit the model: {', '.join(wrong[:3])}")
         self.model.load_state_dict(dict(weights), strict=not has_adapters(self.model))
+
+    def take(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Replace the model's weights by `weights` of version `version`, between two tokens of samples under way.
+
+        Samples of other threads go on with the new weights; their caches are computed again. Raises the errors of
+        `load`; `version` is then unchanged.
+        """
+        with self._turns:
+            self.load(weights)
+            self.version = version
+
+    def abort(self) -> None:
+        """Abort the samples under way in other threads: they, and all later ones, raise LawError."""
+        self._turns.close()
 
     def _move(self, device: str) -> None:
         if self._home.type == "cpu":

@@ -27,7 +27,7 @@ from flowgraph.engines.servers.server_process import (
     reserve_port,
     start,
 )
-from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
+from flowgraph.engines.weight_sync.weight_updates import By, Hold, WeightUpdates
 from flowgraph.errors import WorkerError
 from flowgraph.models.folders import read_config
 
@@ -337,7 +337,8 @@ class ServerEngine(ABC):
         `limit_s` seconds.
         """
         by = self.weights_by(home, shared=shared)
-        return self.model(doors, tokenizer, update_by=by, scratch=scratch, servers=servers, limit_s=limit_s)
+        hold = hold_of(home)
+        return self.model(doors, tokenizer, update_by=by, hold=hold, scratch=scratch, servers=servers, limit_s=limit_s)
 
     def updates(self, home: Home, doors: Sequence[ServerAddress], scratch: Path, *, shared: bool) -> WeightUpdates:
         """Return a sender of new weights to the replicas at `doors`.
@@ -345,8 +346,14 @@ class ServerEngine(ABC):
         `home` is the model's place in the plan. `shared` means that sender and replicas share their devices. Weights by
         disk are written to `scratch`.
         """
-        return self.model.updates(doors, by=self.weights_by(home, shared=shared), scratch=scratch)
+        by, hold = self.weights_by(home, shared=shared), hold_of(home)
+        return self.model.updates(doors, by=by, hold=hold, scratch=scratch)
 
     def weights_by(self, home: Home, *, shared: bool) -> By:
         """Return the transport of weights to the replicas of `home`: the plan's, or else the default, `way`."""
         return home.running.weights_by or self.way(home.layout.tensor, shared=shared)
+
+
+def hold_of(home: Home) -> Hold:
+    """Return how servers pause for new weights: "idle", or as the plan says if they take them while they sample."""
+    return home.running.hold if home.in_flight else "idle"

@@ -39,6 +39,7 @@ SGLANG_CPU = Environment(
 
 ENGINE = EngineCapabilities(
     name="sglang",
+    hands_out=True,
     order=2,
     versions=SGLANG,
     environment=SGLANG_CPU,
@@ -48,7 +49,14 @@ ENGINE = EngineCapabilities(
         devices=EVERYWHERE,
         data=MAX_RANKS,
         tensor=64,
-        settings={"precision": ("float32", "bfloat16"), "cache_share": (), "sleeps": (), "weights_by": ()},
+        settings={
+            "precision": ("float32", "bfloat16"),
+            "cache_share": (),
+            "sleeps": (),
+            "weights_by": (),
+            "contract": (),
+            "hold": (),
+        },
     ),
     modelled=Support(devices=EVERYWHERE, data=MAX_RANKS, tensor=64, expert=MAX_RANKS, settings=None),
     server="flowgraph.engines.sglang.server:Sglang",

@@ -37,6 +37,7 @@ VLLM_CPU = Environment(
 
 ENGINE = EngineCapabilities(
     name="vllm",
+    hands_out=True,
     order=3,
     versions=VLLM,
     environment=VLLM_CPU,
@@ -45,7 +46,14 @@ ENGINE = EngineCapabilities(
         devices=EVERYWHERE,
         data=MAX_RANKS,
         tensor=64,
-        settings={"precision": ("float32", "bfloat16"), "cache_share": (), "sleeps": (), "weights_by": ()},
+        settings={
+            "precision": ("float32", "bfloat16"),
+            "cache_share": (),
+            "sleeps": (),
+            "weights_by": (),
+            "contract": (),
+            "hold": ("retract",),
+        },
     ),
     modelled=Support(devices=EVERYWHERE, data=MAX_RANKS, tensor=64, expert=MAX_RANKS, settings=None),
     server="flowgraph.engines.vllm.server:Vllm",

@@ -46,8 +46,8 @@ class WeightUpdates:
     `by` is the transport: a folder in `scratch` that the servers can read, a process group at `address`, or memory of
     this machine. `hold` selects how servers pause: "idle" waits until they are idle; "retract" pauses at once, and the
     caches of running requests are recomputed; "in_place" pauses at once, and running requests continue with caches of
-    the old weights, which later requests of the same prompts use too. Each call may take `limit_s` seconds. Raises
-    WorkerError for "disk" without `scratch`.
+    the old weights, which later requests with the same prompt and cache salt use too. Each call may take `limit_s`
+    seconds. Raises WorkerError for "disk" without `scratch`.
     """
 
     control: ClassVar[type[ServerControl]] = ServerControl

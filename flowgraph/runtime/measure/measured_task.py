@@ -127,6 +127,24 @@ class Measures:
             yield meter
         self._tasks.append(meter.measured)
 
+    def split(self, task: Run, ends_s: Mapping[int, float]) -> None:
+        """Replace the last measurement, of a task that handed out chunks, by one for each chunk; else do nothing.
+
+        `ends_s` has the time at which each chunk had finished, in seconds since the epoch; chunks that are left out
+        took no time. Bytes are those of the first chunk, and all have the peak memory of the whole.
+        """
+        if task.chunk is None or not task.hands_out:
+            return
+        measured, begin_s = self._tasks.pop(), 0.0
+        for index in range(task.chunk.of):
+            begin_s = max(begin_s, measured.begin_s)
+            last = index == task.chunk.of - 1
+            end_s = measured.end_s if last else min(measured.end_s, max(begin_s, ends_s.get(index, begin_s)))
+            name = task_name(replace(task, chunk=replace(task.chunk, index=index)))
+            part = replace(measured, task=name, begin_s=begin_s, seconds=max(0.0, end_s - begin_s))
+            self._tasks.append(part if not index else replace(part, bytes_read=0, bytes_given=0))
+            begin_s = end_s
+
     def drained(self) -> list[MeasuredTask]:
         """Return the measurements since the last call, in the order in which the tasks ended."""
         tasks, self._tasks = self._tasks, []

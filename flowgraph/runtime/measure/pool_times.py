@@ -38,9 +38,11 @@ class PoolTimes:
         for pool, tasks in sorted(by_pool.items()):
             end_s, before_s = max(task.end_s for task in tasks), self.ended_s.get(pool)
             if before_s is not None and end_s > before_s:
-                seconds = defaultdict[int, float](float)
-                for task in tasks:
-                    seconds[task.rank] += task.seconds
+                seconds, covered_s = defaultdict[int, float](float), defaultdict[int, float](float)
+                for task in sorted(tasks, key=lambda task: task.begin_s):  # in flight, some are beside others
+                    twice_s = max(0.0, covered_s[task.rank] - task.begin_s)
+                    seconds[task.rank] += max(0.0, task.seconds - twice_s)
+                    covered_s[task.rank] = max(covered_s[task.rank], task.end_s)
                 idle[pool] = max(0.0, 1 - max(seconds.values()) / (end_s - before_s))
                 begins_s = [task.begin_s for task in tasks if (task.task, pool) in syncs]
                 if begins_s:

@@ -5,10 +5,12 @@ Forecasts of host nodes are guesses about a user's functions, so only their earl
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flowgraph.cluster.plan import Plan
+from flowgraph.lowering.task_names import without_chunk
 
 FACTOR = 20.0  # times the forecast or the longest time so far: a shared machine, a long tail, a first compile
 FLOOR_S = 300.0
@@ -35,7 +37,11 @@ class Deadlines:
         """
         speeds_known = all(device.model for device in plan.used())
         tasks = plan.step.tasks if plan.step is not None and speeds_known else ()
-        return cls({task.name: task.seconds for task in tasks if task.seconds is not None and task.kind != "host"})
+        forecast_s = defaultdict[str, float](float)
+        for task in tasks:
+            if task.seconds is not None and task.kind != "host":
+                forecast_s[without_chunk(task.name)] += task.seconds
+        return cls(dict(forecast_s))
 
     def limit_s(self, task: str) -> float:
         """Return how long a task may take, in seconds.

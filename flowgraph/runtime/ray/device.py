@@ -1,18 +1,17 @@
 """The actor of one device: it hosts the copies of weights that are placed there and runs tasks on its rank's rows.
 
-It takes and returns Arrow tables; `places` moves them. Host nodes also run in this actor, without a device.
+It takes and returns Arrow tables; `places` moves them. Host nodes run in this actor, too, without a device.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
@@ -26,16 +25,18 @@ from flowgraph.flows.flow_files import import_file
 from flowgraph.language.graph import Graph
 from flowgraph.language.handle import Ranks, SingleRank
 from flowgraph.language.keys import Key
-from flowgraph.lowering.program import Home, Run, Switch, Sync
+from flowgraph.language.region import Observations
+from flowgraph.lowering.program import Home, Run, Switch, Sync, results_given
 from flowgraph.runtime import scratch as scratches
-from flowgraph.runtime.batch import from_table, select, to_table, write_rows
+from flowgraph.runtime.batch import from_table, select, to_table
 from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, stream_full_weights, to_wire
+from flowgraph.runtime.join_chunks import with_terms
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
-from flowgraph.runtime.places import DiskVerb, RowSource
+from flowgraph.runtime.places import DiskVerb, ReadVersions
+from flowgraph.runtime.ray.mailbox import Mailbox
 from flowgraph.runtime.ray.stack_dump import thread_stacks, write_on_signal
 from flowgraph.runtime.row_identity import (
-    IDS,
     StoredValue,
     balanced_shares,
     ids_in,
@@ -46,7 +47,7 @@ from flowgraph.runtime.row_identity import (
     with_ids,
 )
 from flowgraph.runtime.serving import ServerPlace, Servers, engine_of
-from flowgraph.runtime.worker import DeviceWorker
+from flowgraph.runtime.worker import DeviceWorker, NodeResults
 from flowgraph.serialize.graph import from_json
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class RankActor:
     profiles: Profiles = NO_PROFILES
     measures: Measures = field(default_factory=Measures)
     reserved: socket.socket | None = None
+    mailbox: Mailbox = field(default_factory=Mailbox)
 
     def __repr__(self) -> str:
         """Return a short name of the device; Ray prints it before each line of output of the process."""
@@ -219,27 +221,47 @@ class RankActor:
             self.workers = [DeviceWorker(graph, self.handles) for graph in self.flows.read()]
 
     def run(
-        self, graph: int, task: Run, versions: Mapping[str, int], key: Key, shards: Shards, *tables: pa.Table
+        self, graph: int, task: Run, versions: ReadVersions, key: Key, shards: Shards, *tables: pa.Table
     ) -> tuple[Any, ...]:
         """Run a task and return a table for each result, then the tables that the task sends, then the observations.
 
         `graph` is the index of the graph in the run; `versions` are the versions of the models that the task reads;
         `key` contains the seed and the step. `tables` are the tables of all inputs in order; for each input, `shards`
-        has their number, and whether their rows are this rank's already. Of ranks that share their rows, only the first
-        returns metrics. A FlowError gets notes with the nodes, device and step, and the line of the flow.
+        has their number, and whether their rows are this rank's already. What follows the tables is ignored: Ray has
+        waited for it. Of ranks that share their rows, only the first returns metrics. A FlowError gets notes with the
+        nodes, device and step, and the line of the flow.
+
+        A task that hands out chunks samples all of them; `handed` returns one as soon as it has finished. A task on a
+        chunk without groups returns tables without columns.
         """
         self.read()
         worker, seat = self.workers[graph], self.seat
         process = f"{seat.pool}-{seat.rank}" if seat is not None else f"host-{os.getpid()}"
-        profile = self.profiles.of(key.step, f"{process}-{'-'.join(task.nodes)}")
+        flies = task.home is not None and task.home.in_flight  # beside another: only one can be profiled
+        profile = (NO_PROFILES if flies else self.profiles).of(key.step, f"{process}-{'-'.join(task.nodes)}")
+        if task.streamed and not any(table.num_columns for table in _chunk_tables(task, shards, tables)):
+            return *empty_tables(worker, task), Observations()
+        posts = task.hands_out and (seat is None or task.home is None or leads_row_group(task.home, seat.rank))
+        batch, ends_s = (graph, task.nodes, key.step), dict[int, float]()
+
+        def give(index: int, rows: NodeResults) -> None:
+            ends_s[index] = time.time()
+            if posts:
+                self.mailbox.give(batch, index, _tables(task, rows))
+
         try:
             with self.measures.of(task, worker.graph) as meter, profile:
                 meter.reads(*tables)
-                ran = worker.run(task, self._inputs(worker, task, shards, tables), versions, key)
-                results = {name: table_with_ids(stored, ran.inputs[name]) for name, stored in ran.values.items()}
-                sent = [select(results[name], parts) for name, parts in task.sends]
-                meter.gives(*results.values())
-        except FlowError as error:
+                inputs = self._inputs(worker, task, shards, tables)
+                ran = worker.run(task, inputs, versions, key, give if task.hands_out else None)
+                results = _tables(task, ran)
+                meter.gives(*results[: len(ran.values)])
+            self.measures.split(task, ends_s)
+        except BaseException as error:
+            if posts:
+                self.mailbox.end(batch, error)
+            if not isinstance(error, FlowError):
+                raise
             error.where = error.where or worker.line_of(task)
             where = f"as {task.role} on {seat}" if seat is not None else "on the host"
             error.notes = (*error.notes, f"in {', '.join(task.nodes)} {where}, step {key.step}")
@@ -247,7 +269,19 @@ class RankActor:
         if seat is not None and task.home is not None and not leads_row_group(task.home, seat.rank):
             ran.observed.sums.clear()
         ran.observed.measured += self.measures.drained()
-        return *results.values(), *sent, ran.observed
+        if posts:
+            self.mailbox.end(batch)
+        return *results, ran.observed
+
+    def handed(self, graph: int, task: Run, key: Key) -> tuple[Any, ...]:
+        """Return the tables of a chunk that `run` hands out, as `run` returns those of all rows, once it has finished.
+
+        Raises the error of `run`.
+        """
+        self.read()
+        assert task.chunk is not None, "a chunk is handed out"
+        tables = self.mailbox.take((graph, task.nodes, key.step), task.chunk.index, last=task.chunk.is_last)
+        return *(tables or empty_tables(self.workers[graph], task)), Observations()
 
     def _inputs(
         self, worker: DeviceWorker, task: Run, shards: Shards, tables: Sequence[pa.Table]
@@ -260,6 +294,8 @@ class RankActor:
         read, inputs = dict[str, Any](), dict[str, StoredValue]()
         for name, (number, is_dealt) in zip(task.reads, shards, strict=True):
             pieces = list(islice(waiting, number))
+            if name in task.streamed:  # a rank may have had fewer groups than chunks
+                pieces = [piece for piece in pieces if piece.num_columns] or pieces[:1]
             if parts.get(name):
                 pieces = [select(piece, parts[name]) for piece in pieces]
             # A table that was already split for this rank keeps its rows' positions in the batch.
@@ -330,6 +366,9 @@ class RankActor:
             self._load(home, from_wire(wire), version)
 
     def _load(self, home: Home, weights: Mapping[str, Any], version: int) -> None:
+        if home.in_flight:
+            self.handles[home].take(weights, version)
+            return
         self.handles[home].load(weights)
         self.handles[home].version = version
 
@@ -361,26 +400,27 @@ def table_with_ids(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> p
     return with_ids(to_table(stored.value, lengths_for(stored.value, inputs)), stored.ids)
 
 
-def read_source(source: RowSource, step: int) -> pa.Table:
-    """Return the rows of step `step` from a source as a table with the rows' ids."""
-    return table_with_ids(StoredValue.of(source.batch(step)))
+def _tables(task: Run, rows: NodeResults) -> list[pa.Table]:
+    """Return a table for each result of a task, and one for each of the parts that it sends."""
+    tables = {
+        name: with_terms(table_with_ids(stored, rows.inputs[name]), stored.terms)
+        for name, stored in rows.values.items()
+    }
+    return [*tables.values(), *(select(tables[name], parts) for name, parts in task.sends)]
 
 
-def keep_tables(path: Path, *tables: pa.Table) -> None:
-    """Join the tables of one value, each from one rank, and write them with the row ids to the Arrow file `path`."""
-    write_rows(join_shards(list(tables), path.name), path)
+def empty_tables(worker: DeviceWorker, task: Run) -> list[pa.Table]:
+    """Return as many tables without columns as a task has results and sends: it made them of a chunk without groups."""
+    import pyarrow as pa
+
+    nodes = {node.name: node for node in worker.graph.nodes}
+    return [pa.table({})] * (sum(1 for _ in results_given(task, nodes)) + len(task.sends))
 
 
-def apply_to_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> Any:
-    """Join the tables of each result, call `function(joined_tables, *rest)`, and return what the function returns.
-
-    `tables` are the tables of one result after another, each from one rank; `counts` has the number of tables of each
-    result. Columns of row ids are left out. Raises LawError if the ranks of a result return different scalars.
-    """
-    parts = iter(tables)
-    joined_tables = [join_shards(list(islice(parts, count)), "a result") for count in counts]
-    columns = [[name for name in table.column_names if name not in IDS] for table in joined_tables]
-    return function([table.select(names) for table, names in zip(joined_tables, columns, strict=True)], *rest)
+def _chunk_tables(task: Run, shards: Shards, tables: Sequence[pa.Table]) -> list[pa.Table]:
+    waiting = iter(tables)
+    pieces = {name: list(islice(waiting, number)) for name, (number, _) in zip(task.reads, shards, strict=True)}
+    return [piece for name in task.streamed for piece in pieces[name]]
 
 
 def leads_row_group(home: Home, member: int) -> bool:
@@ -389,26 +429,3 @@ def leads_row_group(home: Home, member: int) -> bool:
     `member` is the device's index among the members of the home, from 0.
     """
     return member % (len(home.members) // home.ranks) == 0
-
-
-@cache
-def host_process(flows: Flows) -> RankActor:
-    """Return the actor that runs host nodes in this process; it is created by the first call with these flows."""
-    return RankActor(flows)
-
-
-def warm_up(flows: Flows) -> None:
-    """Import torch and the flows in this host process, so that the first node does not wait for them."""
-    importlib.import_module("torch")  # not used here, but by every node's body
-    host_process(flows).read()
-
-
-def run_on_host(flows: Flows, scratch: Path, *rest: Any) -> tuple[Any, ...]:
-    """Run a task in this host process, and return what `RankActor.run` returns.
-
-    `rest` are the arguments of `RankActor.run`. Temporary files of the task are created in `scratch`, if it exists on
-    this machine: Ray kills this process and its children at the end, so they cannot be relied on to remove their files.
-    """
-    if scratch.is_dir():  # not on another machine
-        tempfile.tempdir = str(scratch)
-    return host_process(flows).run(*rest)

@@ -14,20 +14,15 @@ from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Model, Value
-from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer, results_given
+from flowgraph.lowering.program import Home, Join, Parts, Run, Sync, Transfer, results_given
 from flowgraph.lowering.project_columns import value_types
+from flowgraph.lowering.task_names import task_name
 from flowgraph.runtime.batch import read_rows
 from flowgraph.runtime.hosting import LoadedModels
-from flowgraph.runtime.places import DiskVerb, RowSource
+from flowgraph.runtime.places import DiskVerb, ReadVersions, RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
-from flowgraph.runtime.ray.device import (
-    Flows,
-    apply_to_tables,
-    keep_tables,
-    leads_row_group,
-    read_source,
-    run_on_host,
-)
+from flowgraph.runtime.ray.device import Flows, leads_row_group
+from flowgraph.runtime.ray.host_tasks import apply_to_tables, join_chunk_tables, keep_tables, read_source, run_on_host
 from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import DeviceLocation, Spots, same_devices, weight_transport
@@ -37,6 +32,8 @@ from flowgraph.runtime.serving import engine_of
 
 SHUT_S = 10.0  # how long a process may take to end its servers before it is killed together with them
 MAX_SOURCES = 8  # whose rows stay in Ray's store
+HAND, WEIGHTS, IN_FLIGHT = "hand", "weights", "in_flight"
+"""Groups of calls that an actor runs beside others: they wait for a chunk, bring weights in flight, or read those."""
 DISK_VERBS: Mapping[DiskVerb, str] = {
     "save": "saving",
     "save_state": "saving the state of",
@@ -79,7 +76,9 @@ class RayPlaces:
     _flows_ref: Any = None
     _step: object = None
     _observed: dict[object, Observations] = field(default_factory=dict[object, Observations])
+    _drawn: dict[str, TableReferences] = field(default_factory=dict[str, TableReferences])
     _using: dict[Home, list[Any]] = field(default_factory=dict[Home, list[Any]])
+    _came: dict[Home, list[Any]] = field(default_factory=dict[Home, list[Any]])
 
     @property
     def members(self) -> list[Member]:
@@ -109,7 +108,7 @@ class RayPlaces:
         return TableReferences((host_task(read_source).remote(ref, step),))
 
     def run(
-        self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: Mapping[str, int], key: Key
+        self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: ReadVersions, key: Key
     ) -> Mapping[str, TableReferences]:
         """Submit a task to each member of its home, or to a host process; return references to its results by name.
 
@@ -118,7 +117,7 @@ class RayPlaces:
         nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
         names = [name for name, kind in results_given(task, nodes) if not issubclass(kind, Model)]  # models stay
         line = next(iter(nodes.values())).at
-        about = f"{', '.join(task.nodes)} ({task.role or 'host'}), step {key.step}, {line}"
+        about = f"{task_name(task)} ({task.role or 'host'}), step {key.step}, {line}"
         home, which, returns = task.home, self.graphs.index(graph), len(names) + len(task.sends) + 1
         guide = split_guide(task, value_types(graph))
         by = guide.value if guide is not None else ""
@@ -131,8 +130,10 @@ class RayPlaces:
                 call = host_task(run_on_host).options(num_returns=returns)
                 results = call.remote(self.flows_ref(), self.scratch, which, task, {}, key, shards, *refs)
             else:
-                call = member.actor.run.options(num_returns=returns)
-                results = call.remote(which, task, dict(versions), key, shards, *refs)
+                group = {"concurrency_group": IN_FLIGHT} if home is not None and home.in_flight else {}
+                call = member.actor.run.options(num_returns=returns, **group)
+                came = self._came.get(home, []) if home is not None else []  # Ray waits for them, too
+                results = call.remote(which, task, dict(versions), key, shards, *refs, *came)
             calls.append(results if isinstance(results, list) else [results])
             if home is None or leads_row_group(home, index):
                 leading.append(calls[-1])
@@ -140,11 +141,37 @@ class RayPlaces:
         for results, member in zip(calls, members, strict=True):
             self._wait_for(results[-1], about, member, ", ".join(task.nodes))
         dealt = None if any(node.op.regroups for node in nodes.values()) else by
-        tables = [TableReferences(tuple(refs[i] for refs in leading), dealt=dealt) for i in range(returns - 1)]
-        sent: dict[str, dict[Parts, TableReferences]] = {name: {} for name in names}
-        for (name, parts), references in zip(task.sends, tables[len(names) :], strict=True):
-            sent[name][parts] = references
-        return {name: replace(table, sent=sent[name]) for name, table in zip(names, tables, strict=False)}
+        return _references(task, names, leading, dealt)
+
+    def draw(
+        self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: ReadVersions, key: Key
+    ) -> Mapping[str, TableReferences]:
+        """Return references to the next chunk of what a task samples, and with the last chunk to all rows, by name.
+
+        The task of the first chunk is submitted as a run that samples all rows; a call in another thread of each actor
+        waits for a chunk.
+        """
+        (node,), chunk, home = task.nodes, task.chunk, task.home
+        assert chunk is not None and home is not None, "a task that draws hands out a chunk of a model's samples"
+        if not chunk.index:
+            self._drawn[node] = self.run(graph, task, items, versions, key)[node]
+        which, returns, leading = self.graphs.index(graph), len(task.sends) + 2, list[list[Any]]()
+        for index, member in enumerate(self._members(home)):
+            if leads_row_group(home, index):
+                call = member.actor.handed.options(num_returns=returns, concurrency_group=HAND)
+                leading.append(call.remote(which, task, key))
+                about = f"chunk {chunk} of {node} ({task.role}), step {key.step}"
+                self._wait_for(leading[-1][-1], about, member, node)
+        chunk_item = _references(task, [node], leading, None)[node]
+        return {chunk.named(node): chunk_item} | ({node: self._drawn.pop(node)} if chunk.is_last else {})
+
+    def join(self, task: Join, chunks: Sequence[TableReferences], like: TableReferences) -> TableReferences:
+        """Submit the joining of the chunks of a value, and return a reference to its rows; a host process does it."""
+        counts = [len(item.refs) for item in (*chunks, like)]
+        call = host_task(join_chunk_tables).options(num_returns=2)
+        table, report = call.remote(task, counts, *(ref for item in (*chunks, like) for ref in item.refs))
+        self._wait_for(report, task_name(task), None, task_name(task))
+        return TableReferences((table,))
 
     def _members(self, home: Home) -> list[Member]:
         return [self.pools[home.pool][place] for place in home.members]
@@ -159,26 +186,33 @@ class RayPlaces:
     def sync(self, task: Sync, version: int) -> None:
         """Submit a copy of a model's weights, of version `version`, from the source home of `task` to its target.
 
-        Inference servers get the weights from the members of the source, after they have answered all requests. Other
-        weights are copied within each process that has both homes, or else through Ray's object store.
+        Inference servers get the weights from the members of the source, after they have answered all requests; servers
+        in flight get them at once. Other weights are copied within each process that has both homes, or else through
+        Ray's object store. Later tasks of a copy in flight wait for its weights.
         """
         source, target, about = task.source, task.target, f"{task.value}, sync to {task.target}"
         senders, receivers = self._members(source), self._members(target)
+        group = {"concurrency_group": WEIGHTS} if target.in_flight else {}
         if target in self.doors:
-            by = self.way(source, target)
+            by, using = self.way(source, target), [] if target.in_flight else self._using.get(target, [])
             sent = [
-                member.actor.send.remote(task, doors, version, self.scratch, by, *self._using.get(target, []))
+                member.actor.send.remote(task, doors, version, self.scratch, by, *using)
                 for member, doors in zip(senders, self._doors_of(source, target), strict=True)
             ]
             self._wait_for_all(sent, about, senders)
-            self._wait_for_all([receivers[0].actor.took.remote(target, version, *sent)], about, receivers[:1])
+            refs = [receivers[0].actor.took.options(**group).remote(target, version, *sent)]
+            self._wait_for_all(refs, about, receivers[:1])
         elif source.pool == target.pool and len(receivers) <= len(senders):
-            self._wait_for_all([member.actor.sync.remote(task, version) for member in senders], about, senders)
+            refs = [member.actor.sync.remote(task, version) for member in senders]
+            self._wait_for_all(refs, about, senders)
         else:
             sent = [member.actor.give.remote(task) for member in senders]
             self._wait_for_all(sent[1:], about, senders[1:])
-            refs = [member.actor.take.remote(target, sent[0], version, task) for member in receivers]
+            takes = [member.actor.take.options(**group) for member in receivers]
+            refs = [take.remote(target, sent[0], version, task) for take in takes]
             self._wait_for_all(refs, about, receivers)
+        if target.in_flight:
+            self._came[target] = refs
 
     def way(self, source: Home, target: Home) -> WeightsBy:
         """Return the weight transport from `source` to the servers of `target`: "memory", "group" or "disk".
@@ -231,13 +265,16 @@ class RayPlaces:
         self._pending = [call for call in submitted if step is not None and call.step not in (step, None)]
         if not self._pending:
             self._leaving.clear()
+        chunks = dict[tuple[object, str, str], float]()  # the seconds of a node in one call, on its slowest rank
         for call, result in Supervisor(self.members, self.session.started, self.deadlines).of_calls(pending):
             report = result[-1] if isinstance(result, tuple) else result  # a task without values returns only this
             if isinstance(report, Observations):
                 observed = self._observed.setdefault(call.step, Observations())
                 observed.merge(report)
                 for name, seconds in report.seconds.items():
-                    observed.seconds[name] = max(observed.seconds.get(name, 0.0), seconds)
+                    before = chunks.get((call.step, call.about, name), 0.0)
+                    longest = chunks[call.step, call.about, name] = max(before, seconds)
+                    observed.seconds[name] = observed.seconds.get(name, 0.0) + longest - before
         return self._observed.pop(step, Observations())
 
     def apply(self, function: Callable[..., Any], items: Sequence[TableReferences], *rest: Any) -> Callable[[], Any]:
@@ -269,6 +306,8 @@ class RayPlaces:
         does.
         """
         members = self._members(home)
+        if home.in_flight:  # its other calls are in groups of their own, which do not wait for each other
+            self.finish()
         refs = [member.actor.on_disk.remote(home, verb, folder.absolute(), version) for member in members]
         self._wait_for_all(refs, f"{DISK_VERBS[verb]} {home.param}", members)
         self.finish()
@@ -308,6 +347,18 @@ def host_task(function: Callable[..., Any]) -> Any:
     import ray
 
     return ray.remote(num_cpus=1, max_retries=0)(function)
+
+
+def _references(
+    task: Run, names: Sequence[str], leading: Sequence[Sequence[Any]], dealt: str | None
+) -> dict[str, TableReferences]:
+    """Return references to the results of a task, called `names`, and to what it sends, from all `leading` ranks."""
+    count = len(names) + len(task.sends)
+    tables = [TableReferences(tuple(refs[i] for refs in leading), dealt=dealt) for i in range(count)]
+    sent: dict[str, dict[Parts, TableReferences]] = {name: {} for name in names}
+    for (name, parts), references in zip(task.sends, tables[len(names) :], strict=True):
+        sent[name][parts] = references
+    return {name: replace(table, sent=sent[name]) for name, table in zip(names, tables, strict=False)}
 
 
 def _shards(

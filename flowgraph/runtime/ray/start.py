@@ -13,12 +13,13 @@ from flowgraph.cluster.plan import Pool
 from flowgraph.engines.table import ENGINES, is_server
 from flowgraph.errors import ResourceError
 from flowgraph.language.graph import Graph
-from flowgraph.lowering.program import Home, Program, Sync
+from flowgraph.lowering.program import Home, Program, Run, Sync
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray.deadlines import Deadlines
-from flowgraph.runtime.ray.device import Flows, PoolRank, RankActor, warm_up
-from flowgraph.runtime.ray.places import RayPlaces, host_task
+from flowgraph.runtime.ray.device import Flows, PoolRank, RankActor
+from flowgraph.runtime.ray.host_tasks import warm_up
+from flowgraph.runtime.ray.places import HAND, IN_FLIGHT, WEIGHTS, RayPlaces, host_task
 from flowgraph.runtime.ray.session import LOOPBACK, Session, match_cluster
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import refuse_split_servers
@@ -68,7 +69,12 @@ def _start_actors(
     import ray
 
     homes = tuple(home for home in program.homes if home.pool == pool.name)
-    actor: Any = cast("Any", ray.remote)(concurrency_groups={"beat": 1})(RankActor)
+    groups = {"beat": 1}
+    if any(isinstance(task, Run) and task.hands_out and task.place == pool.name for task in program.tasks):
+        groups |= {HAND: 1}
+    if any(home.in_flight for home in homes) and program.pipeline is not None:
+        groups |= {WEIGHTS: 1, IN_FLIGHT: program.pipeline.depth + 1}
+    actor: Any = cast("Any", ray.remote)(concurrency_groups=groups)(RankActor)
     names = dict.fromkeys(name for name, _ in pool.devices)
     strategies = {name: _reserve(program, pool, name, nodes[name], places.groups) for name in names}
     members = list[Member]()

@@ -56,8 +56,8 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 def resume_promise(plan: Plan, changed: bool = False) -> Promise:
     """Return how closely a resumed run repeats an uninterrupted one: "bitwise", "1e-5" or "statistical".
 
-    It is "statistical" if the plan has inference servers or GPUs. Otherwise it is "1e-5" if `changed`, which means that
-    the software or the machine is not the same as before.
+    It is "statistical" if the plan has inference servers or GPUs, or rows in flight. Otherwise it is "1e-5" if
+    `changed`, which means that the software or the machine is not the same as before.
     """
     if irreproducible_parts(plan):
         return "statistical"
@@ -65,6 +65,7 @@ def resume_promise(plan: Plan, changed: bool = False) -> Promise:
 
 
 def irreproducible_parts(plan: Plan) -> list[str]:
-    """Return the parts of a plan that do not repeat to the bit, as text: roles on inference servers, and GPUs."""
+    """Return the parts of a plan that do not repeat to the bit, as text: roles on servers or in flight, and GPUs."""
     served = [f"{role.role} on {role.engine}" for role in plan.placed if is_server(role.engine)]
+    served += [f"{role.role} in flight" for role in plan.placed if role.running.contract == "in_flight"]
     return served + (["GPUs"] if any(device.kind == "gpu" for device in plan.used()) else [])

@@ -28,6 +28,7 @@ from flowgraph.lowering.check_program import STAGES, check_after, check_program
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.place_nodes import place_nodes
 from flowgraph.lowering.program import HOST, Home, Program, Run, Sync, Task, Transfer
+from flowgraph.lowering.stream_groups import stream_groups
 from flowgraph.lowering.waits import waits_for, waves
 from flowgraph.passes import compile_graph
 from flowgraph.passes.verify import verified
@@ -85,6 +86,12 @@ def asleep(plan: Plan) -> Plan:
     return plan.model_copy(update={"placed": placed})
 
 
+def in_chunks(plan: Plan) -> Plan:
+    """Let the policy hand out its groups in two chunks."""
+    placed = [each.model_copy(update={"chunks": 2 if each.role == "policy.sample" else 1}) for each in plan.placed]
+    return plan.model_copy(update={"placed": tuple(placed)})
+
+
 def stages(graph: Graph, plan: Plan) -> list[tuple[str, Program]]:
     """Return the program after each pass, by the pass's name."""
     found = [("place_nodes", place_nodes(graph, plan, {}))]
@@ -110,6 +117,9 @@ def test_what_each_pass_makes_of_a_program(name: str, golden: Golden) -> None:
     found = [*pairwise(stages(GRAPHS[name], plan_of(GRAPHS[name], by_use)))]
     assert found[-1][0][1] is found[-1][1][1], "no steps overlap: test_pipeline_steps has programs whose steps do"
     found[-2:] = [*pairwise(stages(GRAPHS[name], asleep(plan_of(GRAPHS[name], together))))][-2:-1]
+    place = [done for _, (done, _) in found].index("stream_groups")
+    assert found[place][0][1] is found[place][1][1], "no role hands out chunks"
+    found[place] = [*pairwise(stages(GRAPHS[name], in_chunks(plan_of(GRAPHS[name], by_use))))][place]
     for (_, before), (done, after) in found:
         golden(f"before\n{body(before)}\n\nafter\n{body(after)}", f"passes/lowering/{done}/{name}.txt")
 
@@ -134,6 +144,7 @@ def test_the_stages_are_the_passes_in_their_order() -> None:
 def test_a_pass_that_inserts_something_cannot_be_left_out(without: Any, golden: Golden) -> None:
     graph = GRAPHS["grpo"]
     plan = asleep(plan_of(graph, together)) if without is insert_switches else plan_of(graph, by_use)
+    plan = in_chunks(plan) if without is stream_groups else plan
     with pytest.raises(LawError) as caught:
         lower(graph, plan, passes=[each for each in LOWERING if each is not without])
     golden(str(caught.value), f"passes/lowering/{without.__name__}/left_out.txt")

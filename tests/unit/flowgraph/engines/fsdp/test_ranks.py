@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from flowgraph.engines.fsdp import ranks as process_ranks
 from flowgraph.engines.fsdp.ranks import ProcessRanks, interface_to, join, loopback_interface
+from flowgraph.errors import WorkerError
 
 pytestmark = pytest.mark.processes  # its processes are started once
 
@@ -72,6 +73,12 @@ def test_waiting_for_a_process_that_does_not_come_ends(told: Told) -> None:
 
 def test_loopback_is_an_interface_of_this_machine() -> None:
     assert loopback_interface() in psutil.net_if_addrs()
+
+
+def test_a_machine_without_a_loopback_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": []})
+    with pytest.raises(WorkerError, match="no network interface has a loopback address\n  hint: ip link set lo up"):
+        loopback_interface()
 
 
 def test_ranks_of_several_machines_meet_over_the_interface_that_leads_to_the_first(

@@ -32,15 +32,8 @@ from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import from_table, select
 from flowgraph.runtime.hosting import ModelSetup
-from flowgraph.runtime.ray.device import (
-    Flows,
-    PoolRank,
-    RankActor,
-    apply_to_tables,
-    host_process,
-    read_source,
-    run_on_host,
-)
+from flowgraph.runtime.ray.device import Flows, PoolRank, RankActor
+from flowgraph.runtime.ray.host_tasks import apply_to_tables, host_process, read_source, run_on_host
 from flowgraph.runtime.row_identity import IDS, PLACE, Guide, balanced_shares, join_shards
 from flowgraph.runtime.serving import ServerPlace, Servers
 from nodes import LanguageModel, LogProbs, Policy, Prompts, Reference, Rollout, Scores, generate, logprobs

@@ -1,0 +1,49 @@
+"""How many chunks the groups of a step are handed out in, and when each of them has finished.
+
+A run does so if a role of its plan has `chunks`: `flowgraph.lowering.stream_groups`. Not here: the tasks of such steps
+(`tasks`) and their seconds (`step_forecast`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flowgraph.engines.table import ENGINES
+from flowgraph.lowering.program import Run
+from placements.step.role_placements import RolePlacement
+from placements.step.step_forecast import outline_of, period_of
+from placements.workload.planning_problem import PlanningProblem
+
+CANDIDATES = (2, 4, 8, 16, 32)
+WORTH = 0.005
+"""The share of a step by which more chunks must make it shorter: each is one more task of every reader."""
+
+
+def with_chunks(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> list[RolePlacement]:
+    """Return placements that hand out groups in the fewest chunks that make the shortest step, up to 0.5 %.
+
+    If the problem is not `streamed`, or if no chunks make a step shorter, placements stay as they are. Chunks that are
+    returned can be run.
+    """
+    best = [replace(home, chunks=1) for home in homes]
+    best_s = period_of(problem, best)
+    for chunks in CANDIDATES if problem.streamed and not problem.lag else ():
+        candidate = [replace(home, chunks=chunks if _hands_out(problem, home) else 1) for home in homes]
+        if chunks > problem.prompts or not any(home.chunks > 1 for home in candidate):
+            break
+        if not any(isinstance(task, Run) and task.streamed for task in outline_of(problem, candidate).tasks):
+            break
+        step_s = period_of(problem, candidate)
+        if best_s is not None and step_s is not None and step_s < best_s * (1 - WORTH):
+            best, best_s = candidate, step_s
+    return best
+
+
+def _hands_out(problem: PlanningProblem, home: RolePlacement) -> bool:
+    nodes = {node.name: node for node in problem.running.nodes}
+    return (
+        home.role.use == "sample"
+        and ENGINES[home.engine].hands_out
+        and any(nodes[name].op.hands_out for name in home.role.nodes if name in nodes)
+    )
