@@ -117,7 +117,7 @@ def test_what_cannot_be_run_is_refused(two: Told) -> None:
         ),
         "replicas": "replicas=3 does not divide 2 ranks",
         "sequence": "sequence=0 does not divide 2 ranks",
-        "local": "the engine `local` does not run with precision=bfloat16\n  hint: it supports sleeps",
+        "local": "the engine `local` does not run with precision=bfloat16\n  hint: it supports sleeps, contract, hold",
     }
 
 
