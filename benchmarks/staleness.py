@@ -38,7 +38,7 @@ def kept_runs() -> Mapping[str, Accuracy]:
 
 
 def flow_files(folder: Path) -> Mapping[str, Path]:
-    """Return the file of each flow by name; decoupled_ppo is written into `folder`, with a larger bound of staleness."""
+    """Return the file of each flow by name; decoupled_ppo is copied into `folder` with a larger bound of staleness."""
     shipped = (ROOT / "examples" / "decoupled_ppo.py").read_text(encoding="utf-8")
     wider = shipped.replace("at_most=4", f"at_most={STALENESS_MAX}")
     assert wider != shipped, "decoupled_ppo.py has no bound that could be widened"
