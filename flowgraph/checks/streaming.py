@@ -66,10 +66,9 @@ def check_chunks_are_complete(program: Program) -> Iterator[FlowError]:
         if runs[0].hands_out:
             continue
         source = chunk_source(program, runs[0])
-        if source is None or (why := waits_for_batch(program, runs[0], source, runs[0].streamed)):
-            yield LawError(
-                f"the program runs {text} on chunks, but it {why if source is not None else 'has no source'}"
-            )
+        why = "has no source" if source is None else waits_for_batch(program, runs[0], source, runs[0].streamed)
+        if source is None or why:
+            yield LawError(f"the program runs {text} on chunks, but it {why}")
             continue
         for name, _ in results_given(runs[0], program.nodes):
             fits = [join for join in joins if (join.value, join.place, join.chunks) == (name, runs[0].place, of)]

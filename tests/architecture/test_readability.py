@@ -20,7 +20,8 @@ LIMITS = {
 }
 """The most that each figure of `Sources` may be; lower one whenever it has shrunk.
 
-Only `code_lines` and `golden_lines` may grow, in a commit that adds a capability or mends a fault, by the lines that this takes.
+Only `code_lines` and `golden_lines` may grow, in a commit that adds a capability or mends a fault, by the lines that
+this takes.
 """
 
 CYCLES: list[int] = []
