@@ -20,14 +20,14 @@ from flowgraph.runtime.record.checkpoint import Saver
 class HeldOutCheck:
     """A program that runs on held-out data before the first step, every `every` steps (0: never), and at the end.
 
-    In every check except the last, `during` runs instead of `program` if it is not None; it lets copies of weights lag
-    as far as a step does. `grade` computes more metrics, by name, from the tables of the results named in `graded`.
+    The last check runs `program`, which syncs copies of weights. The others run `during`, which lets copies lag as far
+    as a step does. `grade` computes more metrics, by name, from the tables of the results named in `graded`.
     """
 
     program: Program
     sources: Mapping[str, RowSource]
     every: int
-    during: Program | None = None
+    during: Program
     graded: tuple[str, ...] = ()
     grade: Callable[[Sequence[Any]], Mapping[str, float]] | None = None
 
@@ -92,8 +92,7 @@ def train(
             steps_done = step
             break
         if check is not None and step % check.every == 0:
-            during = check.during or check.program
-            _check(check, during, executor, Key(job.seed, step), listeners, saver if resumable else None)
+            _check(check, check.during, executor, Key(job.seed, step), listeners, saver if resumable else None)
         began = time.perf_counter()
         result = executor.run(job.program, job.sources, Key(job.seed, step), job.steps)
         for listener in listeners:

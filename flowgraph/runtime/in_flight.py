@@ -44,6 +44,11 @@ def resolved(item: StoredValue | Pending) -> StoredValue:
     return item.values.result()[item.name] if isinstance(item, Pending) else item
 
 
+def failed(future: Future[Any]) -> bool:
+    """Return whether a task has ended with an error."""
+    return future.done() and future.exception() is not None
+
+
 @dataclass(eq=False)
 class PlacesInFlight(InProcess):
     """Places in this process: each pool runs its tasks in order in one thread, beside those of the others.
@@ -126,8 +131,11 @@ class PlacesInFlight(InProcess):
         self._came[task.target] = self._submit(self._in_order[lane], take)
 
     def finish(self, step: object = None) -> Observations:
-        """Wait for the tasks of `step`, or for all without one, and return its observations. Raises their errors."""
-        ended = [work for work in self._under_way if step is None or work[0] in (step, None)]
+        """Wait for the tasks of `step`, or for all without one, and return its observations.
+
+        Raises their errors, and those of tasks of other steps that have failed already.
+        """
+        ended = [work for work in self._under_way if step is None or work[0] in (step, None) or failed(work[1])]
         self._under_way = [work for work in self._under_way if work not in ended]
         for owner, future, observed in ended:
             future.result()

@@ -62,7 +62,8 @@ def overlap_text(pipeline: Pipeline | None) -> str:
     if pipeline is None:
         return "steps that do not overlap"
     copies = [
-        f"{copy.home.param} {copy.ahead} ahead, synced every {copy.sync_every}{', in flight' * copy.home.in_flight}"
+        f"{copy.home.param} {copy.ahead} ahead, synced every {copy.sync_every}"
+        + (f", in flight, {copy.home.running.hold}" if copy.home.in_flight else "")
         for copy in pipeline.copies
     ]
     return f"depth {pipeline.depth} ({'; '.join(sorted(copies))})"
@@ -139,7 +140,8 @@ def load_window(places: Any, program: Program, folder: Path) -> dict[int, BegunS
             if name not in types:
                 raise DataError.lacks_part(str(folder / WINDOW), name, types)
             path = folder.absolute() / ROWS / Path(file).name
-            items[file] = items.get(file) or places.kept(types[name], path, parts.get((place, name), ()))
+            if file not in items:
+                items[file] = places.kept(types[name], path, parts.get((place, name), ()))
             stores[place, name] = items[file]
         observed = Observations({(node, name): (total, count) for node, name, total, count in step.sums})
         results = {name: items[file] for name, file in step.results.items() if file in items}

@@ -21,7 +21,13 @@ from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import PreparedProblem
 from flowgraph.app.request import Request, Say
 from flowgraph.app.running.interrupts import Interrupts
-from flowgraph.app.running.run_state import checkpoint_saver, refuse_other_weights, save_weights, when_it_stops
+from flowgraph.app.running.run_state import (
+    checkpoint_saver,
+    checkpoints_of,
+    refuse_other_weights,
+    save_weights,
+    when_it_stops,
+)
 from flowgraph.app.running.runtime_launch import RuntimeChoice, choose_runtime, open_runtime, read_attached
 from flowgraph.app.running.validation import held_out_check
 from flowgraph.checks.placed import refuse_unsupported
@@ -315,6 +321,7 @@ def _train(
         ):  # what is saved, too
             if checkpoint is not None:
                 executor.load_state(job.program, checkpoint.parts)
+            checkpoints_of(folder).forget_after(start)  # their records are removed
             folder.rewind(start, checkpoint.state().get(RECORDS, {}) if checkpoint is not None else {})
             tokens = ready.request.training.record_tokens
             tokens = TOKEN_ROWS if tokens is None else tokens

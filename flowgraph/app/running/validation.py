@@ -82,10 +82,10 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     check = lower(graph, plan, {"policy": dict(program.origins)[policy]})
     # Its copy stays as old as a step may leave it: else how often a run is checked would change what it trains on.
     lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)
-    check = replace(check, tasks=tuple(replace(t, lag=lag) if isinstance(t, Sync) else t for t in check.tasks))
+    during = replace(check, tasks=tuple(replace(t, lag=lag) if isinstance(t, Sync) else t for t in check.tasks))
     graded = tuple(node.name for kind in ("generate", "score") for node in graph.nodes if node.op.kind == kind)
     prompts = {"prompts": FixedPrompts(held_out, rows)}
-    return HeldOutCheck(check, prompts, training.eval_every, graded=graded, grade=held_out_metrics)
+    return HeldOutCheck(check, prompts, training.eval_every, during, graded=graded, grade=held_out_metrics)
 
 
 def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:

@@ -173,6 +173,13 @@ class Checkpoints:
         self._remove_old(steps)
         return checkpoint
 
+    def forget_after(self, steps: int) -> None:
+        """Remove the checkpoints after more than `steps` steps: a run that repeats these steps writes them again."""
+        for checkpoint in reversed(self.oldest_first()):
+            if checkpoint.steps > steps:
+                _set_aside(checkpoint.path, "tmp_old")
+        self.sweep()
+
     def _remove_old(self, steps: int) -> None:
         best = self.best()
         staying = {self.extendable} - {0} | ({best.steps} if best is not None else set())
