@@ -6,6 +6,7 @@ import copy
 import json
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -304,6 +305,20 @@ def test_a_sync_in_flight_waits_for_the_update_and_not_for_the_rows_that_are_bei
 
 
 # ------------------------------------------------------------------------------------------- mutations
+
+
+def test_a_task_of_a_later_step_that_failed_ends_the_step_that_is_trained_on() -> None:
+    failed, slow = Future[Any](), Future[Any]()
+    failed.set_exception(ValueError("the rows of step 5 were lost"))
+    places = PlacesInFlight({})
+    places._under_way += [("step 4", ended := Future[Any](), Observations()), ("step 5", slow, Observations())]
+    ended.set_result(None)
+    places.finish("step 4")
+    places._under_way += [("step 6", failed, Observations())]
+    with pytest.raises(ValueError, match="step 5 were lost"):
+        places.finish("step 4")
+    slow.set_result(None)
+    places.close()
 
 
 def test_a_token_outside_the_bound_is_refused(flight: Any) -> None:
