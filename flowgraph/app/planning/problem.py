@@ -182,8 +182,9 @@ def prepare_from(
     )
     if any(placed.ahead for placed in plan.placed):
         staleness = sync_lag
+    contract = next((row.running.contract for row in plan.placed if row.running.contract != "scheduled"), "scheduled")
     return PreparedProblem(
-        problem=replace(problem, sync_lag=sync_lag, staleness=staleness),
+        problem=replace(problem, sync_lag=sync_lag, staleness=staleness, contract=contract),
         assumed=assumed,
         inputs=None if inputs is None else replace(inputs, batch=assumed.batch),
     )

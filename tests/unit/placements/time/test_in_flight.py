@@ -8,6 +8,7 @@ from itertools import product
 from math import exp
 from random import Random
 from statistics import NormalDist, mean
+from typing import Any
 
 import pytest
 
@@ -95,10 +96,10 @@ def test_rollouts_of_a_role_that_nobody_trains_end_in_their_step() -> None:
     assert not streams(problem, judge)
 
 
-def streamed(lag: int, **having: bool) -> PlanningProblem:
+def streamed(lag: int, **having: Any) -> PlanningProblem:
     """Return the problem of few long responses on two machines."""
     problem = problem_of("gpg", "2x8xh100", model="Qwen/Qwen3-8B", prompts=32, response="mean=2k,max=16k")
-    return replace(problem, staleness=lag, streamed=True, **having)
+    return replace(problem, staleness=lag, contract="ready", **having)
 
 
 ALONE = RoleSettings(precision="bfloat16", cache_share=0.8)
@@ -163,7 +164,7 @@ def test_the_sync_of_a_plan_comes_as_seldom_as_what_is_in_flight_lets_it() -> No
     best = apart(problem).best
     every = synced_every(problem, homes_of_blocks(problem, best.blocks))
     assert 1 <= every <= 4
-    drained = replace(problem, streamed=False)
+    drained = replace(problem, contract="scheduled")
     best = apart(drained).best
     assert synced_every(drained, homes_of_blocks(drained, best.blocks)) == 4
 
@@ -190,5 +191,5 @@ def test_rules_score_rows_beside_the_next_ones_that_are_drawn() -> None:
     rows = max(load.rows for load in plain.loads)
     slow = {"host": {"score_row_s": min(0.1, 0.8 * alone_s / rows)}}
     assert step_s(replace(plain, calibrated=slow)) < 1.3 * alone_s
-    drawn = replace(plain, streamed=True)
+    drawn = replace(plain, contract="ready")
     assert step_s(replace(drawn, calibrated=slow)) < 1.05 * step_s(drawn)
