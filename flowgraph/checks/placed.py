@@ -19,8 +19,8 @@ DEGREES = ("data", "tensor", "pipeline", "expert", "sequence", "replicas")
 """The ways to split or repeat a model."""
 
 OLDER, OVERLAP = "weights that are older than the flow allows", "steps that overlap"
-"""Parts of a plan that can only be forecast: what `--staleness` asks for where the flow has no `stale(…)`, and steps that
-overlap without a role that works ahead, as older plans have them."""
+"""Parts of a plan that can only be forecast: what `--staleness` asks for where the flow has no `stale(…)`, and steps
+that overlap without a role that works ahead, as older plans have them."""
 
 
 def check_plan_matches_graph(placed: PlacedGraph) -> Iterator[FlowError]:
@@ -153,8 +153,8 @@ def unsupported_parts(plan: Plan) -> list[str]:
     """Return the parts of a plan that can be forecast and exported but not run here, as phrases, in the plan's order.
 
     These are engines without an executor, layouts and settings that the executor does not support, weights that are
-    older than the flow allows, steps that overlap in the forecast alone, and models that are left out. Unknown engines, and what an engine cannot even forecast, are not listed: `check_plan`
-    reports these.
+    older than the flow allows, steps that overlap in the forecast alone, and models that are left out. Unknown
+    engines, and what an engine cannot even forecast, are not listed: `check_plan` reports these.
     """
     names = list[str]()
     for placed in plan.placed:

@@ -55,9 +55,7 @@ def answer(
     if problem.streamed and not any(home.chunks > 1 for home in search.best.homes):
         say("--streamed has no effect: no chunks make the step shorter")
     if problem.contract == "in_flight" and problem.overlaps and not any(home.ahead for home in search.best.homes):
-        say(
-            "--contract in_flight has no effect: in the best plan steps do not overlap, so no row is under way at a sync"
-        )
+        say("--contract in_flight has no effect: in the best plan steps do not overlap")
     what_ifs = tuple((text, _what_if(problem, text, request, clusters)) for text in request.what_if)
     return replace(search, stalenesses=tried, what_ifs=what_ifs)
 

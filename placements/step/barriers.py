@@ -5,8 +5,8 @@ two of these if everything after it depends, through the graph, on everything be
 barrier until all pools have ended the work before it, so a step takes at least the sum, over the spans between
 barriers, of the busiest pool's seconds.
 Stages without a barrier between them are one span: a pool may end the first long before another does. If groups may be
-read while others are sampled (`streamed`), there is no barrier between sampling and what reads it before an update. The driver's
-pause between steps is a share of a step, so each span takes that share longer.
+read while others are sampled (`streamed`), there is none between sampling and what reads it before an update.
+The driver's pause between steps is a share of a step, so each span takes that share longer.
 
 If steps overlap (staleness), spans are only those of the cycle of each new version of the weights: the sync, sampling,
 the nodes that read its rows, the update. `tokens` steps share it, and no cycle of waits takes longer than `tokens`

@@ -99,8 +99,8 @@ def sampling_seconds(
     """Return the seconds to generate a step's responses, by part; None if a replica's cache cannot hold one row.
 
     An engine in the process of its device reserves no memory for a cache: the cache grows with the rows. If rollouts
-    continue across syncs, by the contract of `running` or under `ready`, `in_flight` defaults to the fastest choice of batches in flight. Calibration factors are
-    included.
+    continue across syncs, by the contract of `running` or under `ready`, `in_flight` defaults to the fastest choice of
+    batches in flight. Calibration factors are included.
     """
     way = in_flight or best_in_flight(problem, group, engine, layout, running, load)
     share, precision = running.cache_share or 1.0, running.precision

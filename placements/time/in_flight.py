@@ -4,13 +4,14 @@
 their own, and their update waits for the longest of them. So a longest response, which takes r times as long as a mean
 one, and the training of T seconds after it have d + 1 periods P. With b batches in flight a mean response takes b P, so
 r b P + T <= (d + 1) P: between d / r (the trainer is always busy) and (d + 1) / r batches (never) are in flight.
-Source: Little 1961; ADR 34 for the order. The simulation in the tests is within a fifth of it.
+Source: Little 1961; ADR 34 for the order. The simulation in the tests is within a tenth of it.
 
-**Ready**, as other systems do it: rows are admitted as in AReaL, and a step takes those that have finished: with a staleness of k, at most k batches run or wait in addition to the one that
-is trained on. Rows are admitted at each update; each is in flight for its own latency. As many rows end as begin. With
-a mean latency of L, and a trainer that is busy for T of each period P, (L + T) / P = k + 1/2, and L / P batches are in
-flight: between k - 1/2 (the trainer is always busy) and k + 1/2 (never). Staleness buys batches in flight or rarer
-syncs: after each sync the caches of all rows in flight are computed again.
+**Ready**, as other systems do it: rows are admitted as in AReaL, and a step takes those that have finished. With a
+staleness of k, at most k batches run or wait in addition to the one that is trained on. Rows are admitted at each
+update; each is in flight for its own latency. As many rows end as begin. With a mean latency of L, and a trainer that
+is busy for T of each period P, (L + T) / P = k + 1/2, and L / P batches are in flight: between k - 1/2 (the trainer is
+always busy) and k + 1/2 (never). Staleness buys batches in flight or rarer syncs: after each sync the caches of all
+rows in flight are computed again.
 Source: Fu et al. 2025 (AReaL), arXiv 2505.24298, sections 4.1 and 5.1; Little 1961; the sum over updates of the rows
 that are still in flight, by the trapezoidal rule. The simulation in the tests is within a fifth of it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from flowgraph.analysis.roles import Role, Use, models_read, roles
 from flowgraph.checks.placed import misread_settings
@@ -59,11 +59,11 @@ class PlanningProblem:
     forecast with them.
 
     `staleness` lets steps overlap, so that rollouts lag by this number of updates; `sync_lag` only makes syncs rarer.
-    `ratio` fixes the ratio of rollout to training devices, if they are separate. If responses are `streamed`, groups may
-    be read in chunks while others are generated. `contract` says what a sync does to responses under way: with
-    `in_flight`, and with `ready` of other systems (no run here has it), they go on, so that a sync does not wait for the
-    longest. Under `ready`, caches are recomputed then, unless the engine `keeps_caches`. `without` names models of the
-    flow that this run does not need. A `watched` graph has additional measurements; it runs in place of the flow's
+    `ratio` fixes the ratio of rollout to training devices, if they are separate. If responses are `streamed`, groups
+    may be read in chunks while others are generated. `contract` says what a sync does to responses under way: with
+    `in_flight`, and with `ready` of other systems (no run here has it), they go on, so that a sync does not wait for
+    the longest. Under `ready`, caches are recomputed then unless the engine `keeps_caches`. `without` names models of
+    the flow that this run does not need. A `watched` graph has additional measurements; it runs in place of the flow's
     graph if one engine trains a model and another generates with it. If `modelled`, the plan may have layouts that
     cannot run here. `sample_rows` and `forward_tokens` are for engines that run in the process of their device.
     """
