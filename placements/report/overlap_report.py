@@ -57,9 +57,10 @@ def in_flight_lines(problem: PlanningProblem, homes: Sequence[RolePlacement]) ->
     if not flying or not step.period_s or not scheduled_s:
         return
     again_s = fsum(task.parts.get("resume") or 0.0 for task in step.tasks if task.role in {h.role.name for h in flying})
-    change = f"{show_s(scheduled_s)} if syncs waited for responses, {step.period_s / scheduled_s - 1:+.0%} in flight"
-    caches = f", of which {show_s(again_s)} compute caches again" if again_s else ""
-    yield f"  rows in flight: a step takes {show_s(step.period_s)}{caches}; {change}"
+    saved = 1 - step.period_s / scheduled_s
+    gain = f"rows in flight save {saved:.0%}" if saved > 0 else f"rows in flight do not pay ({-saved:+.0%})"
+    caches = f"; caches take {show_s(again_s)}" if again_s else ""
+    yield f"  {gain}: {show_s(scheduled_s)} a step if syncs wait for responses{caches}"
 
 
 def why_alone(

@@ -99,6 +99,15 @@ def test_options_that_go_together_are_all_in_the_plan(
     assert_runs(plan)
 
 
+def test_a_contract_of_steps_that_do_not_overlap_has_no_effect_and_that_is_said() -> None:
+    """One device samples and trains, so whatever staleness is allowed, no response is under way at a sync."""
+    notes = list[str]()
+    alone = {"flow": "decoupled_ppo", "cluster": "1xcpu-4GiB", "staleness": "2", "contract": "in_flight"}
+    plan = make_plan(make_request(**ROWS, **alone), notes.append).plan
+    assert all(row.running.contract == "scheduled" and not row.ahead for row in plan.placed)
+    assert "--contract in_flight has no effect: in the best plan steps do not overlap" in notes
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

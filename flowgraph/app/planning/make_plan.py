@@ -130,7 +130,7 @@ def _searched(
     where, changes = f"plan of {plan.flow}", target.changes_plan
     if changes:
         plan = _as_asked(plan, prepared.problem.graph, target, where)
-    if target.contract == "in_flight" and (target.overlap is not None or not prepared.problem.overlaps):
+    if target.contract == "in_flight" and (target.overlap is not None or asked.staleness is None):
         plan, changes = with_contract(plan, target.contract, where), True
     if prepared.problem.streamed and target.overlap is not None:
         plan = with_best_chunks(prepared.problem, plan)
