@@ -4,7 +4,7 @@ A run overlaps steps if a role of its plan works `ahead`: `flowgraph.lowering.pi
 ahead of training, or more if rows take long from one to the other. It needs devices that do not train. The rest of
 the staleness makes syncs of weights rarer. With a depth of d, the rows of d + 1 steps share the way from a sync to the
 update: a depth that makes a step no shorter means that the busiest pool works all the time, and so no deeper one can.
-Of n pools in turn this is a depth of n - 1 at most, more only if host work takes long. Rows in flight gain by each
+Of n places in turn (pools, and the host) this is a depth of n - 1 at most. Rows in flight gain by each
 depth, until the trainer is always busy. Not here: the tasks of such steps (`tasks`), their seconds (`step_forecast`).
 """
 
