@@ -57,8 +57,12 @@ def _planning_problem(text: str) -> PlanningProblem:
     problem = replace(posed.problem, watched=None, modelled=True)
     lag = problem.staleness_bound
     # What they stream crosses syncs where weights may lag, in whatever order rows finish; else it stays in its step.
-    contract = "ready" if workload.streamed and lag else "scheduled"
-    return replace(problem, staleness=lag or None, contract=contract, streamed=workload.streamed and not lag)
+    return replace(
+        problem,
+        staleness=lag or None,
+        contract="ready" if workload.streamed and lag else "scheduled",
+        streamed=workload.streamed and not lag,
+    )
 
 
 def step(workload: Workload) -> StepForecast | str:
