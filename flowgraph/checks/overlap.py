@@ -125,7 +125,8 @@ class _Versions:
                 yield LawError.not_there(f"{task}, step {step}", name, place)
         yield from self.check_weights(task, step)
         if isinstance(task, Run):
-            self.ran[step] += task.nodes
+            first = task.chunk is None or not task.chunk.index  # that the other chunks follow is a law of chunks
+            self.ran[step] += task.nodes if first else ()
             for name, kind in results_given(task, self.program.nodes):
                 if issubclass(kind, Model) and task.home is not None:
                     self.at_home[task.home] = self.updated[step, name] = self.at_home.get(task.home, 0) + 1

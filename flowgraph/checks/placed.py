@@ -18,14 +18,9 @@ from flowgraph.lowering.program import HOST
 DEGREES = ("data", "tensor", "pipeline", "expert", "sequence", "replicas")
 """The ways to split or repeat a model."""
 
-OLDER, OVERLAP, STREAMED = (
-    "weights that are older than the flow allows",
-    "steps that overlap",
-    "responses that continue in the next step",
-)
-"""Parts of a plan that can only be forecast: what `--staleness` asks for where the flow has no `stale(…)`, steps that
-overlap without a role that works ahead, as older plans have them, and what `--streamed` asks for with
-`--staleness`."""
+OLDER, OVERLAP = "weights that are older than the flow allows", "steps that overlap"
+"""Parts of a plan that can only be forecast: what `--staleness` asks for where the flow has no `stale(…)`, and steps
+that overlap without a role that works ahead, as older plans have them."""
 
 
 def check_plan_matches_graph(placed: PlacedGraph) -> Iterator[FlowError]:
@@ -158,9 +153,8 @@ def unsupported_parts(plan: Plan) -> list[str]:
     """Return the parts of a plan that can be forecast and exported but not run here, as phrases, in the plan's order.
 
     These are engines without an executor, layouts and settings that the executor does not support, weights that are
-    older than the flow allows, steps that overlap in the forecast alone, responses that continue across steps, and
-    models that are left out. Unknown engines, and what an engine cannot even forecast, are not listed: `check_plan`
-    reports these.
+    older than the flow allows, steps that overlap in the forecast alone, and models that are left out. Unknown
+    engines, and what an engine cannot even forecast, are not listed: `check_plan` reports these.
     """
     names = list[str]()
     for placed in plan.placed:
@@ -176,7 +170,6 @@ def unsupported_parts(plan: Plan) -> list[str]:
         overlap = any(task.shift for task in plan.step.tasks) if plan.step is not None else False
         names += [OLDER] if plan.assumed.staleness and any(placed.lag for placed in plan.placed) else []
         names += [OVERLAP] if overlap and not any(placed.ahead for placed in plan.placed) else []
-        names += [STREAMED] if plan.assumed.streamed and any(placed.lag for placed in plan.placed) else []
         names += [f"a run without `{name}`" for name in plan.assumed.without]
     return names
 

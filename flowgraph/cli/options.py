@@ -383,7 +383,7 @@ class RequestOptions:
         bool,
         searching(
             "--streamed",
-            "Read responses while others are sampled: within a step, or across steps with --staleness.",
+            "Read the groups of a step while others are sampled, in as many chunks as make the step shorter.",
         ),
     ] = False
 

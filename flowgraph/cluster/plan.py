@@ -256,8 +256,8 @@ class PlanAssumptions(Data):
     and `precision` is that of the weights that generate responses; their defaults come from the devices. `constants`
     are the constants of engines that differ from the shipped ones, and `calibration` scales the forecast seconds.
     `staleness` allows rollouts a larger lag than the flow does, `ratio` fixes rollout devices to training devices,
-    `streamed` lets generation continue across steps, and `without` lists models of the flow that the run does not load.
-    `sample_rows` and `forward_tokens` are for engines that run in the process of a device.
+    `streamed` lets groups be read while others are sampled, and `without` lists models of the flow that the run does
+    not load. `sample_rows` and `forward_tokens` are for engines that run in the process of a device.
     """
 
     flow: str

@@ -92,7 +92,7 @@ class PlanError(FlowError, ValueError):
         first, *rest = names
         what = f"this plan of {flow} names {first}, which cannot be run here"
         notes = [f"nor {name}" for name in rest]
-        options = {"weights": "--staleness", "steps": "--staleness", "responses": "--streamed"}
+        options = {"weights": "--staleness", "steps": "--staleness"}
         option = options.get(first.partition(" ")[0], "--engine")
         return cls(what, where=where, notes=notes, hint=f"plan it without {option}, or `flowgraph export` it")
 

@@ -26,7 +26,7 @@ from placements.search.search import COST_ERROR, DRAWS, TIED_SHARE, SearchResult
 from placements.solver.problem import Objective
 from placements.step.memory_forecast import footprint_of
 from placements.step.role_placements import homes_of_plan
-from placements.step.task_rows import task_rows
+from placements.step.task_rows import task_rows, without_chunk
 from placements.workload.batch_partition import many
 from placements.workload.planning_problem import PlanningProblem
 
@@ -202,7 +202,9 @@ def _seconds(step: StepForecast | None) -> Iterator[str]:
         yield f"between steps, by the driver: {show_s(between_s)}; host times are estimates (`calibrate` fits them)"
     if step.cycle:
         everything = all(task.name in step.cycle for task in step.tasks if task.pools and task.seconds)
-        path = "everything, one after another" if everything else " → ".join(step.cycle)
+        path = (
+            "everything, one after another" if everything else " → ".join(dict.fromkeys(map(without_chunk, step.cycle)))
+        )
         yield from flowing([[f"critical path: {path}"]], " → ")
 
 

@@ -52,8 +52,10 @@ def answer(
     if problem.ratio is not None and not search.best.disaggregated:
         ratio = "{}:{}".format(*problem.ratio)
         say(f"--ratio {ratio} has no effect: in the best plan, rollout and training share a pool")
-    if problem.streamed and not problem.lag and not any(home.chunks > 1 for home in search.best.homes):
+    if problem.streamed and not any(home.chunks > 1 for home in search.best.homes):
         say("--streamed has no effect: no chunks make the step shorter")
+    if problem.contract == "in_flight" and staleness is not None and not any(home.ahead for home in search.best.homes):
+        say("--contract in_flight has no effect: in the best plan steps do not overlap")
     what_ifs = tuple((text, _what_if(problem, text, request, clusters)) for text in request.what_if)
     return replace(search, stalenesses=tried, what_ifs=what_ifs)
 

@@ -141,6 +141,16 @@ def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed:
     return _with_forecast(problem, plan, homes)
 
 
+def with_best_chunks(problem: PlanningProblem, plan: Plan) -> Plan:
+    """Return a plan with the chunks that make its step shortest, and an old forecast.
+
+    Raises ResourceError if the problem's cluster has no devices for a pool.
+    """
+    chunks = {home.role.name: home.chunks for home in with_chunks(problem, homes_of_plan(problem, plan))}
+    placed = (row.model_copy(update={"chunks": chunks[row.role]}) for row in plan.placed)
+    return plan.model_copy(update={"placed": tuple(placed)})
+
+
 def forecast_again(problem: PlanningProblem, plan: Plan, assumed: PlanAssumptions | None = None) -> Plan:
     """Return a copy of a plan with its bytes and seconds forecast again; `assumed`, if given, replaces its assumptions.
 

@@ -4,8 +4,9 @@ A step begins with syncs of weights; its loads are in stages, with host work bet
 two of these if everything after it depends, through the graph, on everything before it. No pool starts work after a
 barrier until all pools have ended the work before it, so a step takes at least the sum, over the spans between
 barriers, of the busiest pool's seconds.
-Stages without a barrier between them are one span: a pool may end the first long before another does. The driver's
-pause between steps is a share of a step, so each span takes that share longer.
+Stages without a barrier between them are one span: a pool may end the first long before another does. If groups may be
+read while others are sampled (`streamed`), there is none between sampling and what reads it before an update.
+The driver's pause between steps is a share of a step, so each span takes that share longer.
 
 If steps overlap (staleness), spans are only those of the cycle of each new version of the weights: the sync, sampling,
 the nodes that read its rows, the update. `tokens` steps share it, and no cycle of waits takes longer than `tokens`
@@ -122,15 +123,18 @@ def _barriers(
     levels = {_sync(target): 0 for target in syncs} | {load.node: 2 * load.stage + 2 for load in loads}
     after = {name: with_syncs(name, before) for name, before in needs.items()}
     count = 2 * problem.stages + 2
+    # Groups of any stage of sampling may be read before all of it has been sampled, up to the last pass that reads.
+    reading = [levels[load.node] for load in loads if load.phase != "update"]
+    early = range(min(reading, default=0) + 1, max(reading, default=0) + 1) if problem.streamed else range(0)
     for node in problem.running.nodes:
         if node.name in host_s:
             # Host work that may continue past a barrier is left out.
             before = _dependencies(node)
             level = max((levels[name] for name in before if name in levels), default=0) // 2 * 2 + 1
             with_node = {**levels, node.name: level}, {**after, node.name: with_syncs(node.name, before)}
-            if len(set(_spans(*with_node, count))) >= len(set(_spans(levels, after, count))):
+            if len(set(_spans(*with_node, count, early))) >= len(set(_spans(levels, after, count, early))):
                 levels, after = with_node
-    spans = _spans(levels, after, count)
+    spans = _spans(levels, after, count, early)
     nodes = {load.node for load in loads}
     outside = dict[int, tuple[int, ...]]()
     for place, role in enumerate(problem.roles):
@@ -155,8 +159,10 @@ def _sync(target: str) -> str:
     return f"sync {target}"
 
 
-def _spans(levels: Mapping[str, int], needs: Needs, count: int) -> tuple[int, ...]:
+def _spans(levels: Mapping[str, int], needs: Needs, count: int, early: Collection[int] = ()) -> tuple[int, ...]:
     """Return the span of each of `count` levels: at a barrier, all items above need all items up to it.
+
+    No barrier is before a level in `early`, where work begins before all of what it needs has ended.
 
     >>> _spans({"sample": 0, "read": 1, "train": 2}, {"read": {"sample"}, "train": {"read", "sample"}}, 3)
     (0, 1, 2)
@@ -168,7 +174,7 @@ def _spans(levels: Mapping[str, int], needs: Needs, count: int) -> tuple[int, ..
         before = {item for item, item_level in levels.items() if item_level < level}
         after = [item for item, item_level in levels.items() if item_level >= level]
         filled = any(begin <= item_level < level for item_level in levels.values())
-        is_barrier = filled and bool(after) and all(before <= needs[item] for item in after)
+        is_barrier = filled and level not in early and bool(after) and all(before <= needs[item] for item in after)
         begin = level if is_barrier else begin
         spans.append(spans[-1] + is_barrier)
     return tuple(spans)
@@ -180,7 +186,7 @@ def _reordered(problem: PlanningProblem, loads: Collection[NodeWorkload], of_sta
     for span in set(of_stage):
         inside = [load for load in loads if of_stage[load.stage] == span]
         if len({load.role.name in problem.synced for load in inside}) > 1:
-            tokens += min(problem.lag, 2)
+            tokens += problem.lag
         elif problem.lag > 1 and len({load.stage for load in inside}) > 1:
             tokens += 1
     return tokens

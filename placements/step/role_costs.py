@@ -6,7 +6,7 @@ Not here: its layouts and settings (`search.role_options`), and roles that share
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 
@@ -21,7 +21,7 @@ from placements.memory.serving import awake_bytes, generation_bytes, inference_b
 from placements.memory.training import TrainingSettings, training_bytes
 from placements.time.decode import cache_tokens, replica_of
 from placements.time.generation import generate_seconds
-from placements.time.in_flight import InFlight, resumed_seconds, ways_in_flight
+from placements.time.in_flight import InFlight, resumed_seconds, ways_across_syncs, ways_in_flight
 from placements.time.seconds import Seconds, added
 from placements.time.training import forward_seconds, micro_batches, update_seconds
 from placements.time.transitions import offload_seconds
@@ -99,12 +99,16 @@ def sampling_seconds(
     """Return the seconds to generate a step's responses, by part; None if a replica's cache cannot hold one row.
 
     An engine in the process of its device reserves no memory for a cache: the cache grows with the rows. If rollouts
-    continue across steps, `in_flight` defaults to the fastest choice of batches in flight. Calibration factors are
-    included.
+    continue across syncs, by the contract of `running` or under `ready`, `in_flight` defaults to the fastest choice of
+    batches in flight. Calibration factors are included.
     """
     way = in_flight or best_in_flight(problem, group, engine, layout, running, load)
     share, precision = running.cache_share or 1.0, running.precision
-    return _sampling(problem, group, engine, layout, share, precision, running.sleeps, load, way)
+    goes_on = running.contract == "in_flight" or streams(problem, load.role)
+    keeps = running.hold == "in_place" if running.contract == "in_flight" else problem.keeps_caches
+    again = goes_on and (running.sleeps or not keeps)
+    settled = replace(way, sync_every=1) if running.sleeps else way
+    return _sampling(problem, group, engine, layout, share, precision, load, settled, goes_on, again)
 
 
 def best_in_flight(
@@ -116,6 +120,7 @@ def best_in_flight(
     load: NodeWorkload,
     *,
     ahead: int = 1,
+    every: int = 1,
     sync_s: float = 0.0,
     training_s: float = 0.0,
 ) -> InFlight:
@@ -123,9 +128,12 @@ def best_in_flight(
 
     Of equally short steps, the one with the fewest batches in flight is chosen. Generation is `ahead` steps ahead of
     the update, a weight sync takes `sync_s` seconds, and other pools work for `training_s` seconds on the rows of a
-    step before its update ends.
+    step before its update ends. Rows in flight get weights `every` so many steps.
     """
-    ways = ways_in_flight(problem.lag, streamed=streams(problem, load.role), ahead=ahead)
+    if running.contract == "in_flight":
+        ways = ways_across_syncs(ahead, every, stretch_of(load))
+    else:
+        ways = ways_in_flight(problem.lag, streamed=streams(problem, load.role), ahead=ahead)
     if len(ways) == 1:
         return ways[0]
 
@@ -138,12 +146,35 @@ def best_in_flight(
     return min(ways, key=busy_s)
 
 
-def streams(problem: PlanningProblem, role: Role) -> bool:
-    """Return whether a role's rollouts continue across steps.
+def stretch_of(load: NodeWorkload) -> float:
+    """Return how many times the tokens of a mean response the longest response of a step has."""
+    return max(1.0, load.response.longest_of(max(1, round(load.round_rows))) / load.response.mean)
 
-    The problem must be `streamed`, weights may lag, and another role must train the weights.
+
+def least_sampling_seconds(
+    problem: PlanningProblem, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings, load: NodeWorkload
+) -> Seconds | None:
+    """Return the fewest seconds to generate a step's responses, whichever overlap and contract a plan ends up with.
+
+    None if a replica's cache cannot hold one row. Rows in flight count as if the whole staleness were used for depth,
+    and again for rarer syncs.
     """
-    return problem.streamed and problem.lag > 0 and role.name in problem.synced
+    waiting = sampling_seconds(problem, group, engine, layout, running, load)
+    if problem.contract != "in_flight" or not problem.lag_of(load.role) or waiting is None:
+        return waiting
+    crossing = running.model_copy(update={"contract": "in_flight"})
+    way = ways_across_syncs(problem.lag, problem.lag, stretch_of(load))[-1]
+    going_on = sampling_seconds(problem, group, engine, layout, crossing, load, way)
+    known = [seconds for seconds in (waiting, going_on) if seconds is not None and seconds.total_s is not None]
+    return min(known, key=lambda seconds: seconds.total_s or 0.0, default=waiting)
+
+
+def streams(problem: PlanningProblem, role: Role) -> bool:
+    """Return whether a role's rollouts continue across steps as under `ready`, where no step waits for certain rows.
+
+    Weights may lag, and another role must train them.
+    """
+    return problem.contract == "ready" and problem.lag > 0 and role.name in problem.synced
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -154,9 +185,10 @@ def _sampling(
     layout: Layout,
     share: float,
     precision: Precision,
-    sleeps: bool,
     load: NodeWorkload,
     way: InFlight,
+    goes_on: bool,
+    again: bool,
 ) -> Seconds | None:
     shape, device, serving = problem.shape(load.role), group.links.device, problem.serving_of(engine)
     room: float = inf
@@ -165,7 +197,6 @@ def _sampling(
     if room < load.longest_tokens:
         return None
     rows = max(1, round(load.round_rows * way.batches))
-    streamed = streams(problem, load.role)
     seconds = generate_seconds(
         shape,
         rows,
@@ -177,15 +208,15 @@ def _sampling(
         cache_tokens=room,
         precision=precision,
         shared_prompts=load.samples,
-        streamed=streamed,
+        streamed=goes_on,
     ).times(load.rounds * load.round_rows / rows)
-    if streamed and (sleeps or not problem.keeps_caches) and seconds.total_s is not None:
+    if again and seconds.total_s is not None:
         replica = replica_of(shape, layout, group.links, serving, precision, rollout=True)
         replica_rows, shared = rows / layout.data, load.samples
         resumed_s = resumed_seconds(
             replica, replica_rows, load.prompt, load.response, cache_tokens=room, shared_prompts=shared
         )
-        seconds += Seconds({"resume": resumed_s / (1 if sleeps else way.sync_every)})
+        seconds += Seconds({"resume": resumed_s / way.sync_every})
     return seconds.times(problem.factor_of("generate", load.role.name, group.of.model))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flowgraph.analysis.roles import Role
 from flowgraph.cluster.plan import Layout, Plan, Pool, RoleSettings
 from flowgraph.errors import ResourceError
+from flowgraph.language.graph import Graph
 from placements.hardware.topology import DeviceClass
 from placements.step.role_costs import DeviceGroup
 from placements.workload.planning_problem import PlanningProblem
@@ -31,6 +32,10 @@ class RolePlacement:
     lag: int = 0
     ahead: int = 0
     chunks: int = 1
+
+    def every(self, graph: Graph) -> int:
+        """Return the number of steps from one sync of the role's weights to the next, in a run of this graph."""
+        return max(1, self.lag // max(1, graph.updates(self.role.param)) - self.ahead + 1)
 
 
 def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:

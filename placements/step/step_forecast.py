@@ -112,6 +112,7 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
             lag=home.lag,
             ahead=home.ahead,
             chunks=home.chunks,
+            contract=home.running.contract,
         )
         placements.append(placement)
     # If one engine trains a model and another generates with it, a run measures their mismatch.
@@ -202,8 +203,10 @@ class _TimedStep:
 
     def load_seconds(self, load: NodeWorkload) -> Seconds:
         home = self.by_role[load.role.name]
-        streamed = home.role.use == "sample" and streams(self.problem, home.role)
-        return work_of(self.problem, home, load, self._in_flight(home, load) if streamed else None)
+        goes_on = home.running.contract == "in_flight" or streams(self.problem, home.role)
+        return work_of(
+            self.problem, home, load, self._in_flight(home, load) if goes_on and home.role.use == "sample" else None
+        )
 
     def every(self) -> list[int]:
         every = list[int]()
@@ -226,7 +229,13 @@ class _TimedStep:
         training_s = fsum(work_of(problem, place, read).total_s or 0.0 for place, read in elsewhere)
         settings = home.group, home.engine, home.layout, home.running
         return best_in_flight(
-            problem, *settings, load, ahead=max(1, self.outline.depth), sync_s=sync_s, training_s=training_s
+            problem,
+            *settings,
+            load,
+            ahead=max(1, self.outline.depth),
+            every=home.every(problem.running),
+            sync_s=sync_s,
+            training_s=training_s,
         )
 
     def _bytes_per_s(self, source: str, target: str) -> float:

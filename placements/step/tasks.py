@@ -12,7 +12,7 @@ from itertools import product
 from math import lcm
 
 from flowgraph.analysis.roles import roles
-from flowgraph.cluster.plan import PlacedRole, Plan, RoleSettings, TaskKind, TaskOrder
+from flowgraph.cluster.plan import Contract, PlacedRole, Plan, RoleSettings, TaskKind, TaskOrder
 from flowgraph.engines.table import is_server
 from flowgraph.language.graph import Graph
 from flowgraph.lowering.lower import lower_unchecked
@@ -52,11 +52,12 @@ class ProgramPlacement:
     lag: int = 0
     ahead: int = 0
     chunks: int = 1
+    contract: Contract = "scheduled"
 
     @property
     def placed(self) -> PlacedRole:
         """Return the placement as a PlacedRole with stand-in settings; a program only tests settings for equality."""
-        running = RoleSettings(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps)
+        running = RoleSettings(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps, contract=self.contract)
         return PlacedRole(
             role=self.role,
             pool=self.pool,

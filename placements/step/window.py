@@ -44,8 +44,7 @@ def window_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> HeldS
     copies = weights_bytes = 0
     for home in homes:
         if home.role.name in problem.synced and home.ahead:
-            every = max(1, home.lag // max(1, problem.running.updates(home.role.param)) - home.ahead + 1)
-            waiting = -(-home.ahead // every)
+            waiting = -(-home.ahead // home.every(problem.running))
             copies += waiting
             number_bytes = 4 if problem.kind == "cpu" else WEIGHT_BYTES
             weights_bytes += int(waiting * number_bytes * problem.shape(home.role).trained)

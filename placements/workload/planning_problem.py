@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from flowgraph.analysis.roles import Role, Use, models_read, roles
 from flowgraph.checks.placed import misread_settings
 from flowgraph.cluster.calibration import Calibration, Phase
 from flowgraph.cluster.cluster import Cluster, DeviceKind
-from flowgraph.cluster.plan import Plan, Precision
+from flowgraph.cluster.plan import Contract, Plan, Precision
 from flowgraph.engines.capabilities import Support
 from flowgraph.engines.table import ENGINES, engines_for, is_server
 from flowgraph.errors import UnknownNameError
@@ -59,10 +59,11 @@ class PlanningProblem:
     forecast with them.
 
     `staleness` lets steps overlap, so that rollouts lag by this number of updates; `sync_lag` only makes syncs rarer.
-    `ratio` fixes the ratio of rollout to training devices, if they are separate. If responses are `streamed`,
-    generation continues across steps, so that no step waits for its longest response. After a weight sync the caches of
-    responses in flight are recomputed, unless the engine `keeps_caches` of older weights. `without` names models of the
-    flow that this run does not need. A `watched` graph has additional measurements; it runs in place of the flow's
+    `ratio` fixes the ratio of rollout to training devices, if they are separate. If responses are `streamed`, groups
+    may be read in chunks while others are generated. `contract` says what a sync does to responses under way: with
+    `in_flight`, and with `ready` of other systems (no run here has it), they go on, so that a sync does not wait for
+    the longest. Under `ready`, caches are recomputed then unless the engine `keeps_caches`. `without` names models of
+    the flow that this run does not need. A `watched` graph has additional measurements; it runs in place of the flow's
     graph if one engine trains a model and another generates with it. If `modelled`, the plan may have layouts that
     cannot run here. `sample_rows` and `forward_tokens` are for engines that run in the process of their device.
     """
@@ -81,6 +82,7 @@ class PlanningProblem:
     sync_lag: int = 0
     ratio: tuple[int, int] | None = None
     streamed: bool = False
+    contract: Contract | Literal["ready"] = "scheduled"
     keeps_caches: bool = False
     without: Collection[str] = ()
     watched: Graph | None = None
@@ -223,11 +225,8 @@ class PlanningProblem:
 
     @property
     def overlapped(self) -> int:
-        """Return the maximum number of steps in progress at once: `staleness` plus 1, at most 3; 1 without staleness.
-
-        Of three steps in progress, the first trains, the second only reads rows, and the third generates.
-        """
-        return min(self.staleness or 0, 2) + 1
+        """Return the maximum number of steps in progress at once: `staleness` plus 1; 1 without staleness."""
+        return (self.staleness or 0) + 1
 
     @cached_property
     def together(self) -> tuple[frozenset[int], ...]:

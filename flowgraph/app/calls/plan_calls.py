@@ -116,7 +116,7 @@ def plan(
         robust: prefer the plan that loses least if costs differ from the forecast.
         staleness: the maximum number of policy updates by which rollouts may lag, or `"auto"`.
         ratio: rollout devices to training devices where they are separate, such as `(3, 1)`.
-        streamed: read responses while others are sampled: within a step, or across steps with `staleness`.
+        streamed: read the groups of a step while others are sampled, in as many chunks as make it shorter.
         cache: the folder for downloaded models and generated data.
         say: receives each note as a line.
 

@@ -17,7 +17,7 @@ from flowgraph.cluster.plan import Plan
 from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.errors import UsageError
 from flowgraph.language.graph import Graph
-from placements import PlanRequest, report
+from placements import PlanRequest, report, with_best_chunks
 from placements import plan as search_plan
 
 
@@ -48,6 +48,7 @@ def make_plan(request: Request, say: Say) -> PlanResult:
             note(line)
     else:
         prepared, search = prepare(request), request.search
+        _refuse_contradictions(request)
         prepared = prepared.having(streamed=search.streamed, ratio=_ratio(search.ratio))
         asked = PlanRequest.read(
             prepared.problem,
@@ -62,6 +63,29 @@ def make_plan(request: Request, say: Say) -> PlanResult:
         result = _searched(prepared, asked, request.target, note, prepared.notes)
         _ = result.batch  # refuses sizes that do not go together
     return replace(result, notes=tuple(notes), workload=request.workload)
+
+
+def _refuse_contradictions(request: Request) -> None:
+    target, search = request.target, request.search
+    fixed = "--depth" if target.depth is not None else "--sync-every" if target.sync_every is not None else ""
+    pairs = (
+        (
+            bool(fixed and search.staleness),
+            fixed,
+            "--staleness",
+            "fixes the overlap that --staleness lets a search choose",
+        ),
+        (target.chunks is not None and search.streamed, "--chunks", "--streamed", "fixes what --streamed chooses"),
+        (
+            target.contract == "in_flight" and search.streamed,
+            "--contract in_flight",
+            "--streamed",
+            "rows that cross syncs cannot be handed out in chunks",
+        ),
+    )
+    for both, first, second, why in pairs:
+        if both:
+            raise UsageError(f"cannot be combined with {second}: {why}", where=first, hint="leave one of them out")
 
 
 def _ratio(text: str) -> tuple[int, int] | None:
@@ -90,6 +114,8 @@ def _searched(
 ) -> PlanResult:
     for line in (*core_warnings(prepared.problem.cluster), *notes):
         say(line)
+    if target.contract is not None:
+        prepared = replace(prepared, problem=replace(prepared.problem, contract=target.contract))
     depth, every = target.overlap or (0, 1)
     if depth:  # forecast with steps that overlap, also where the flow would refuse to run so
         prepared = prepared.having(staleness=depth + every - 1)
@@ -101,11 +127,15 @@ def _searched(
     if target.overlap is not None or (prepared.problem.staleness or 0) <= prepared.problem.staleness_bound:
         prepared = replace(prepared, assumed=prepared.assumed.model_copy(update={"staleness": None}))
     plan = search.best.plan(prepared.assumed, asked.pins)
-    if target.changes_plan:
-        plan = _as_asked(plan, prepared.problem.graph, target, f"plan of {plan.flow}")
-        plan = saved_plan(plan, prepared, f"plan of {plan.flow}").forecast()
-    if target.contract is not None:
-        plan = with_contract(plan, target.contract, f"plan of {plan.flow}")
+    where, changes = f"plan of {plan.flow}", target.changes_plan
+    if changes:
+        plan = _as_asked(plan, prepared.problem.graph, target, where)
+    if target.contract == "in_flight" and (target.overlap is not None or asked.staleness is None):
+        plan, changes = with_contract(plan, target.contract, where), True
+    if prepared.problem.streamed and target.overlap is not None:
+        plan = with_best_chunks(prepared.problem, plan)
+    if changes:
+        plan = saved_plan(plan, prepared, where).forecast()
     check_plan(plan, prepared.problem.graph, f"plan of {plan.flow}")
     return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 

@@ -182,8 +182,11 @@ def prepare_from(
     )
     if any(placed.ahead for placed in plan.placed):
         staleness = sync_lag
+    flying = any(row.running.contract == "in_flight" for row in plan.placed)
     return PreparedProblem(
-        problem=replace(problem, sync_lag=sync_lag, staleness=staleness),
+        problem=replace(
+            problem, sync_lag=sync_lag, staleness=staleness, contract="in_flight" if flying else "scheduled"
+        ),
         assumed=assumed,
         inputs=None if inputs is None else replace(inputs, batch=assumed.batch),
     )
