@@ -28,8 +28,8 @@ class GroupOrder:
 
     Each step takes as many groups as its own prompts have: of the finished ones, those that started first. A group is
     taken at most `behind` steps after the step of its prompts; until it has finished, its last step waits. So each
-    group is taken once, and a step of the schedule bounds the age of its weights. `planned` has the groups of steps that
-    are known already, by step, and `where` names the file that they are from, for errors.
+    group is taken once, and a step of the schedule bounds the age of its weights. `planned` has the groups of steps
+    that are known already, by step, and `where` names the file that they are from, for errors.
 
     >>> order = GroupOrder(behind=1)
     >>> order.start(0, [7, 8])
@@ -42,7 +42,7 @@ class GroupOrder:
     (None, None, [GroupName(step=0, prompt=7)])
     """
 
-    behind: int
+    behind: int = 0
     planned: Mapping[int, Sequence[GroupName]] = field(default_factory=dict[int, Sequence[GroupName]])
     where: str = ""
     _size: int = field(default=0, init=False)

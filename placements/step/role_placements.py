@@ -17,8 +17,8 @@ from placements.workload.planning_problem import PlanningProblem
 class RolePlacement:
     """One role on a pool: the pool's devices (`group`), how the role runs there, its lag, and how far it is ahead.
 
-    `shared` is True if a role on the pool generates responses. `lag` is in updates, `ahead` in steps. A role that
-    samples hands out its groups in `chunks`.
+    `shared` is True if a role on the pool generates responses. `lag` is in updates, `ahead` and `behind` in steps. A
+    role that samples hands out its groups in `chunks`.
     """
 
     role: Role
@@ -31,6 +31,7 @@ class RolePlacement:
     lag: int = 0
     ahead: int = 0
     chunks: int = 1
+    behind: int = 0
 
 
 def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
@@ -54,6 +55,7 @@ def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
             placed.lag,
             placed.ahead,
             placed.chunks,
+            placed.behind,
         )
         for placed in plan.placed
     ]

@@ -27,6 +27,7 @@ from flowgraph.lowering.program import (
     Run,
     Switch,
     Sync,
+    Take,
     Task,
     Transfer,
 )
@@ -52,6 +53,7 @@ class ProgramPlacement:
     lag: int = 0
     ahead: int = 0
     chunks: int = 1
+    behind: int = 0
 
     @property
     def placed(self) -> PlacedRole:
@@ -65,6 +67,7 @@ class ProgramPlacement:
             lag=self.lag,
             ahead=self.ahead,
             chunks=self.chunks,
+            behind=self.behind,
         )
 
 
@@ -119,7 +122,7 @@ class StepOutline:
     @cached_property
     def pools(self) -> tuple[tuple[str, ...], ...]:
         """Return the pools that each task occupies: both pools for a sync, none for a transfer, one for others."""
-        return tuple(() if isinstance(task, Transfer | Join) else _pools_of(task) for task in self.tasks)
+        return tuple(() if isinstance(task, Transfer | Join | Take) else _pools_of(task) for task in self.tasks)
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
@@ -207,7 +210,7 @@ def _pools_of(task: Task) -> tuple[str, ...]:
     match task:
         case Transfer(_, source, target):
             return source, target
-        case Join(_, place):
+        case Join(_, place) | Take(_, place):
             return (place,)
         case Sync(_, source, target):
             return tuple(dict.fromkeys((source.pool, target.pool)))

@@ -105,7 +105,7 @@ def _searched(
         plan = _as_asked(plan, prepared.problem.graph, target, f"plan of {plan.flow}")
         plan = saved_plan(plan, prepared, f"plan of {plan.flow}").forecast()
     if target.contract is not None:
-        plan = with_contract(plan, target.contract, f"plan of {plan.flow}")
+        plan = with_contract(plan, prepared.problem.graph, target.contract, f"plan of {plan.flow}")
     check_plan(plan, prepared.problem.graph, f"plan of {plan.flow}")
     return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 
@@ -133,7 +133,7 @@ def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check |
         plan = _as_asked(plan, prepared.problem.graph, request.target, where)
         prepared = prepare_again(plan, request, where)
     if plan is not None and request.target.contract is not None:
-        plan = with_contract(plan, request.target.contract, where)
+        plan = with_contract(plan, prepared.problem.graph, request.target.contract, where)
     if check is not None:
         check(prepared)
     if plan is None:
