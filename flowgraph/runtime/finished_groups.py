@@ -118,14 +118,14 @@ def age_in(step: int, group: FinishedGroup, drawn: VersionRange, allowed: Versio
     The counts of `group.observed` are changed: they were behind the newest of `drawn`, the versions that may draw its
     rows in any step. `node` is what samples. Raises LawError for a token of a version that is not `allowed`.
     """
-    sums, versions = group.observed.sums, list[int]()
-    for key in [key for key in sums if key[1].startswith(AGED)]:
-        counted = sums.pop(key)
-        versions.append(drawn.newest - int(key[1].removeprefix(AGED)))
-        if versions[-1] not in allowed:
-            raise LawError.drawn_by_other(node, step, versions[-1], str(allowed))
-        sums[node, f"{AGED}{allowed.newest - versions[-1]}"] = counted
-    return TakenGroup(group.name, min(versions, default=drawn.oldest))
+    sums = group.observed.sums
+    aged = {key: sums.pop(key) for key in [*sums] if key[1].startswith(AGED)}
+    tokens = {drawn.newest - int(name.removeprefix(AGED)): counted for (_, name), counted in aged.items()}
+    for version, counted in tokens.items():
+        if version not in allowed:
+            raise LawError.drawn_by_other(node, step, version, str(allowed))
+        sums[node, f"{AGED}{allowed.newest - version}"] = counted
+    return TakenGroup(group.name, min(tokens, default=drawn.oldest))
 
 
 def picked(items: Sequence[StoredValue], picks: Sequence[Pick], name: str) -> StoredValue:

@@ -206,7 +206,7 @@ def test_rows_in_the_order_of_groups_are_those_of_their_steps(digit_rows: pa.Tab
     source = PromptSource(digit_rows.slice(0, 8), 4, seed=1)
     names = [GroupName(2, int(source.rows(2)[3])), GroupName(0, int(source.rows(0)[1]))]
     names.append(next(GroupName(step, names[0].prompt) for step in range(3, 9) if names[0].prompt in source.rows(step)))
-    rows: Any = TakenRows(source, {7: names}).batch(7)
+    rows: Any = TakenRows(source, {7: [TakenGroup(name, 0) for name in names]}).batch(7)
     assert rows.group.data.tolist() == [names[0].prompt, names[1].prompt, names[0].prompt + AGAIN]
     column = digit_rows.column("prompt").to_pylist()
     assert rows.columns.data.column("prompt").to_pylist() == [column[name.prompt] for name in names]
@@ -278,16 +278,16 @@ def test_a_token_outside_the_bound_is_refused(ran: Any) -> None:
 
 def test_a_group_that_is_trained_on_too_late_is_refused() -> None:
     def group() -> FinishedGroup:
-        sums = {("g", f"{AGED}4"): (6.0, 1.0), ("g", f"{AGED}1"): (2.0, 1.0), ("g", "spans"): (2.0, 1.0)}
+        sums = {("g", f"{AGED}4"): (6.0, 1.0), ("g", f"{AGED}3"): (2.0, 1.0), ("g", "spans"): (2.0, 1.0)}
         return FinishedGroup(GroupName(2, 9), None, Observations(sums))
 
     drawn, in_time = VersionRange(oldest=1, newest=5), group()
     assert age_in(4, in_time, drawn, VersionRange(oldest=1, newest=4), "g") == TakenGroup(GroupName(2, 9), 1)
-    assert in_time.observed.sums == {("g", f"{AGED}3"): (6, 1), ("g", f"{AGED}0"): (2, 1), ("g", "spans"): (2, 1)}
+    assert in_time.observed.sums == {("g", f"{AGED}3"): (6, 1), ("g", f"{AGED}2"): (2, 1), ("g", "spans"): (2, 1)}
     with pytest.raises(LawError, match="drew a token of step 5 by version 1 of the weights; its step allows 2 to 5"):
         age_in(5, group(), drawn, VersionRange(oldest=2, newest=5), "g")
-    with pytest.raises(LawError, match="drew a token of step 3 by version 4 of the weights; its step allows 0 to 3"):
-        age_in(3, group(), drawn, VersionRange(oldest=0, newest=3), "g")
+    with pytest.raises(LawError, match="drew a token of step 1 by version 2 of the weights; its step allows 0 to 1"):
+        age_in(1, group(), drawn, VersionRange(oldest=0, newest=1), "g")
 
 
 def test_an_error_of_what_samples_reaches_the_step_that_waits(ran: Any) -> None:
