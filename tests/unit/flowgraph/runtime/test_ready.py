@@ -6,7 +6,7 @@ import asyncio
 import copy
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,15 +14,19 @@ import pyarrow as pa
 import pytest
 
 from flowgraph import Flow, Loss, flow, node, stale
+from flowgraph.analysis.placed_graph import PlacedGraph, check_plan
 from flowgraph.app.planning.overlap import with_contract
+from flowgraph.checks.in_flight import check_groups_are_taken_once, check_in_flight_roles, check_ready_roles
+from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.engines.local.model import LocalModel
-from flowgraph.errors import DataError, LawError
+from flowgraph.errors import DataError, LawError, PlanError
 from flowgraph.language.handle import Completion, SampleRequest
 from flowgraph.language.region import Observations
 from flowgraph.language.traits import Rows
 from flowgraph.language.values import VersionRange
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import Home, Program
+from flowgraph.lowering.program import Home, Program, Take
+from flowgraph.lowering.take_groups import without_takes
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import RunSpec, train
 from flowgraph.runtime.finished_groups import AGAIN, FinishedGroup, TakenGroup, TakenRows, age_in
@@ -299,6 +303,78 @@ def test_an_error_of_what_samples_reaches_the_step_that_waits(ran: Any) -> None:
 
     with pytest.raises(LawError, match="no response"):
         ran(ready(1), kind=Failing).train()
+
+
+@flow
+def two_sets(prompts: Prompts, others: Prompts, policy: Policy) -> Policy:
+    """Read the rows of another data set beside those of groups."""
+    rollout = generate(stale(policy, at_most=3), prompts, n=2, max_tokens=4)
+    advantages = group_normalize(rows_match(rollout, others), rollout.group)
+
+    def loss(pi: Policy) -> Loss:
+        return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs, eps=0.2)
+
+    return update(policy, loss)
+
+
+def test_what_cannot_be_taken_as_it_finishes_is_refused_with_a_reason(golden: Callable[[str, str], None]) -> None:
+    graph, texts = compile_graph(finishing.graph()), list[str]()
+
+    def changed(role: str, **fields: Any) -> Plan:
+        plan = with_contract(plan_of(graph, 1), graph, "ready")
+        rows = [row.model_copy(update=fields) if row.role == role else row for row in plan.placed]
+        return plan.model_copy(update={"placed": tuple(rows)})
+
+    flying = RoleSettings(contract="in_flight")
+    plans = {
+        "no step late": changed("policy.sample", behind=0),
+        "more steps late than the lag has": changed("policy.sample", behind=3),
+        "another contract": changed("policy.sample", running=flying),
+        "an engine that returns all at once": changed("policy.sample", engine="trtllm"),
+        "several ranks": changed("policy.sample", layout=Layout(data=2)),
+        "on the trainer's devices": changed("policy.train", pool="sample"),
+        "chunks": changed("policy.sample", chunks=2),
+    }
+    for name, plan in plans.items():
+        told = [str(error) for error in [*check_ready_roles(PlacedGraph(graph, plan, "plan.json"))]]
+        told += [str(error) for error in check_in_flight_roles(PlacedGraph(graph, plan, "plan.json"))]
+        texts.append("\n".join([name, *told]))
+    other = compile_graph(two_sets.graph())
+    with pytest.raises(PlanError) as refused:
+        check_plan(with_contract(plan_of(other, 1), other, "ready"), other, "plan.json")
+    texts.append(f"rows of two data sets\n{refused.value}")
+    for depth, every in ((3, 1), (2, 2)):
+        with pytest.raises(PlanError) as refused:
+            with_contract(plan_of(graph, depth, every), graph, "ready", "plan.json")
+        texts.append(f"depth {depth}, sync every {every}\n{refused.value}")
+    golden("\n\n".join(texts), "programs/ready/refused.txt")
+
+
+def test_the_law_finds_a_take_that_is_missing_or_late() -> None:
+    program = ready()
+    assert not [*check_groups_are_taken_once(program)]
+    (take,) = (task for task in program.tasks if isinstance(task, Take))
+    without = replace(program, tasks=tuple(task for task in program.tasks if task is not take))
+    later = replace(program, tasks=tuple(replace(task, behind=7) if task is take else task for task in program.tasks))
+    last = replace(program, tasks=(*without.tasks, take))
+    for wrong, why in (
+        (without, "policy.generate samples by group, and 0 tasks take groups"),
+        (later, "the plan sets another number of steps"),
+        (last, "rows_match, group_normalize reads the rows of a step before they are taken"),
+    ):
+        assert any(why in str(error) for error in check_groups_are_taken_once(wrong))
+    assert without_takes(program) is without_takes(program)
+    assert not any(isinstance(task, Take) for task in without_takes(program).tasks)
+
+
+def test_a_plan_file_has_the_steps_that_a_group_may_be_late(digit_rows: pa.Table) -> None:
+    graph = compile_graph(finishing.graph())
+    plan = with_contract(plan_of(graph, 1), graph, "ready")
+    assert Plan.from_json(plan.to_json()) == plan
+    assert '"behind": 2' in plan.to_json()
+    assert with_contract(plan, graph, "ready") == plan
+    assert with_contract(plan, graph, "scheduled") == plan_of(graph, 1)
+    assert "behind" not in plan_of(graph, 1).to_json()
 
 
 def test_one_task_at_a_time_cannot_take_what_finishes(ran: Any) -> None:
