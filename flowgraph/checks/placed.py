@@ -12,7 +12,7 @@ from flowgraph.cluster.plan import PlacedRole, Plan, RoleSettings
 from flowgraph.engines.capabilities import MAX_RANKS, EngineCapabilities, Support
 from flowgraph.engines.table import ENGINES, VERBS, engines_for
 from flowgraph.errors import FlowError, PlanError
-from flowgraph.language.graph import Graph, carried_from
+from flowgraph.language.graph import Graph, Node, carried_from
 from flowgraph.lowering.program import HOST
 
 DEGREES = ("data", "tensor", "pipeline", "expert", "sequence", "replicas")
@@ -235,10 +235,7 @@ def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
             yield PlanError.ahead_of_lag(where, role.name, row.ahead, row.lag, updates)
         if not row.lag:
             continue
-        readers = [node for node in placed.graph.all_nodes if node.name in role.nodes]
-        reads = ((node, edge, carried_from(edge)) for node in readers for edge in models_read(node))
-        bounds = ((edge.at_most, node) for node, edge, root in reads if root is not None and root.name == role.param)
-        bound, reader = min(bounds, key=lambda read: read[0])
+        bound, reader = allowed_lag(placed.graph, role)
         if row.lag > max(bound, staleness):
             yield PlanError.lags_too_far(
                 where, role.name, row.lag, reader.name, bound, str(reader.at), ahead=row.ahead, updates=updates
@@ -248,6 +245,14 @@ def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
             yield PlanError.lags_in_place(where, role.name, row.lag, "nothing updates its weights")
         elif homes[trained] == homes[row.role]:
             yield PlanError.lags_in_place(where, role.name, row.lag, f"it reads the weights of the trainer, {trained}")
+
+
+def allowed_lag(graph: Graph, role: Role) -> tuple[int, Node]:
+    """Return the most updates by which the weights of a role may be old in a flow, and the node that allows no more."""
+    readers = [node for node in graph.all_nodes if node.name in role.nodes]
+    reads = ((node, edge, carried_from(edge)) for node in readers for edge in models_read(node))
+    bounds = ((edge.at_most, node) for node, edge, root in reads if root is not None and root.name == role.param)
+    return min(bounds, key=lambda read: read[0])
 
 
 def _listed(names: frozenset[str]) -> str:

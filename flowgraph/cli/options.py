@@ -198,8 +198,9 @@ class RequestOptions:
         str | None,
         placing(
             "--contract CONTRACT",
-            "scheduled: a sync waits for responses under way. in_flight: they go on with the new weights.",
-            "scheduled in_flight",
+            "scheduled: a sync waits for responses under way. in_flight: they go on with the new weights. "
+            "ready: so they do, and a step trains on the groups that have finished, the oldest first.",
+            "scheduled in_flight ready",
         ),
     ] = None
     memory: Annotated[

@@ -30,7 +30,7 @@ Checkpointing = Literal["none", "selective", "full"]
 Logits = Literal["whole", "chunked"]
 Offloaded = Literal["parameters", "gradients", "optimizer"]
 WeightsBy = Literal["disk", "group", "memory"]
-Contract = Literal["scheduled", "in_flight"]
+Contract = Literal["scheduled", "in_flight", "ready"]
 Hold = Literal["retract", "in_place"]
 TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "offload", "transfer"]
 
@@ -101,8 +101,10 @@ class RoleSettings(Data):
     `sleeps` frees the device while other roles work on it.
 
     For a role that samples ahead, `contract` says what a sync does to responses under way: "scheduled" waits for them;
-    with "in_flight" they go on with the new weights. `hold` says what becomes of their KV caches then: "retract"
-    computes them again, "in_place" keeps those of the old weights. The JSON omits these two at their defaults.
+    with "in_flight" they go on with the new weights; with "ready" they do, too, and a step trains on the groups that
+    have finished, the oldest first, instead of waiting for its own. `hold` says what becomes of their KV caches then:
+    "retract" computes them again, "in_place" keeps those of the old weights. The JSON omits these two at their
+    defaults.
     """
 
     precision: Precision = "float32"
@@ -144,8 +146,10 @@ class PlacedRole(Data):
 
     For a role that samples, `lag` is the largest number of updates by which its weights may be older than the weights
     that train on its rows. `ahead` is the number of steps by which the role works ahead of its step's update; the rest
-    of `lag` makes syncs rarer. A role that samples hands out the groups of a step in `chunks`, each as soon as its
-    responses are finished, to nodes on other devices. The JSON omits `ahead` if it is 0, and `chunks` if it is 1.
+    of `lag` makes syncs rarer. Under the contract `ready`, a group may be trained on `behind` steps after its own,
+    which are part of `lag`, too. A role that samples hands out the groups of a step in `chunks`, each as soon as its
+    responses are finished, to nodes on other devices. The JSON omits `ahead` and `behind` if they are 0, and `chunks`
+    if it is 1.
     """
 
     role: str
@@ -154,6 +158,7 @@ class PlacedRole(Data):
     layout: Layout = Layout()
     lag: NonNegativeInt = 0
     ahead: NonNegativeInt = Field(default=0, exclude_if=lambda steps: steps == 0)
+    behind: NonNegativeInt = Field(default=0, exclude_if=lambda steps: steps == 0)
     chunks: Annotated[int, Field(gt=0, le=MOST_CHUNKS, exclude_if=lambda chunks: chunks == 1)] = 1
     running: RoleSettings = RoleSettings()
     memory: dict[str, NonNegativeInt] = Field(default_factory=dict[str, int])
@@ -165,8 +170,9 @@ class PlacedRole(Data):
 
     @property
     def late(self) -> str:
-        """Return `lag`, `ahead` and `chunks` as text, such as `lag=2 ahead=1`; defaults are left out."""
-        values = (("lag", self.lag), ("ahead", self.ahead), ("chunks", self.chunks if self.chunks > 1 else 0))
+        """Return `lag`, `ahead`, `behind` and `chunks` as text, such as `lag=2 ahead=1`; defaults are left out."""
+        chunks = self.chunks if self.chunks > 1 else 0
+        values = (("lag", self.lag), ("ahead", self.ahead), ("behind", self.behind), ("chunks", chunks))
         return " ".join(f"{name}={value}" for name, value in values if value)
 
 

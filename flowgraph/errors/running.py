@@ -131,9 +131,23 @@ class PlanError(FlowError, ValueError):
         return cls(f"{role}: chunks={chunks}, but {why}", where=where, hint=hint or "leave out chunks")
 
     @classmethod
-    def not_in_flight(cls, where: str, role: str, why: str, hint: str = "") -> PlanError:
-        """Return the error for a role, or a flow, that cannot go on with new weights while it draws responses."""
-        return cls(f"{role}: contract=in_flight, but {why}", where=where, hint=hint or "--contract scheduled")
+    def not_in_flight(cls, where: str, role: str, why: str, hint: str = "", contract: str = "in_flight") -> PlanError:
+        """Return the error for a role, or a flow, that cannot go on with new weights while it draws responses.
+
+        `contract` is the one that the plan names for it, `in_flight` or `ready`.
+        """
+        return cls(f"{role}: contract={contract}, but {why}", where=where, hint=hint or "--contract scheduled")
+
+    @classmethod
+    def none_late(cls, where: str, role: str, lag: int, at_most: int, ahead: int, updates: int) -> PlanError:
+        """Return the error for a role whose groups cannot be trained on later than in their own step.
+
+        Its weights are `lag` updates old already, the flow allows `at_most`; it is `ahead` steps ahead, and a step
+        makes `updates` updates.
+        """
+        why = f"its weights are up to {lag} updates old without a step to spare, and the flow allows {at_most}"
+        hint = f"at_most={lag + updates} in the flow" + (f", or --depth {ahead - 1}" if ahead > 1 else "")
+        return cls.not_in_flight(where, role, why, hint, "ready")
 
     @classmethod
     def lags_in_place(cls, where: str, role: str, lag: int, why: str) -> PlanError:

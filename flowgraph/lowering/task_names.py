@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from flowgraph.cluster.plan import TaskKind
 from flowgraph.language.graph import Graph
-from flowgraph.lowering.program import HOST, Join, Read, Run, Switch, Sync, Task, Transfer
+from flowgraph.lowering.program import HOST, Join, Read, Run, Switch, Sync, Take, Task, Transfer
 
 HEAVIEST: tuple[TaskKind, ...] = ("update", "generate", "logprob", "score")
 """A task of several nodes has the first of these kinds that one of its nodes has."""
@@ -30,6 +30,8 @@ def task_name(task: Task) -> str:
             return f"transfer {value if task.chunk is None else task.chunk.named(value)} to {target}"
         case Join(value, place):
             return f"join {value} on {place}"
+        case Take(value, place):
+            return f"take {value} on {place}"
         case Read(value):
             return f"read {value}"
 
@@ -77,7 +79,7 @@ def task_kind(task: Task, graph: Graph | None = None) -> TaskKind:
             return "offload"
         case Sync():
             return "sync"
-        case Transfer() | Join():
+        case Transfer() | Join() | Take():
             return "transfer"
         case _:
             return "host"
@@ -90,7 +92,7 @@ def task_pool(task: Task) -> str:
             return task.place
         case Switch(home) | Sync(_, _, home):
             return home.pool
-        case Transfer(_, _, target) | Join(_, target):
+        case Transfer(_, _, target) | Join(_, target) | Take(_, target):
             return target
         case Read():
             return HOST

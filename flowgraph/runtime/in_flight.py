@@ -6,6 +6,7 @@ The interpreter gets values that are still to come, as from Ray; it waits for th
 from __future__ import annotations
 
 import contextlib
+import queue
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,13 +21,16 @@ from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Model
 from flowgraph.lowering.program import HOST, Home, Run, Sync, Transfer, results_given
+from flowgraph.runtime.finished_groups import FinishedGroup
+from flowgraph.runtime.group_order import GroupName
 from flowgraph.runtime.hosting import stream_full_weights
 from flowgraph.runtime.local import InProcess
 from flowgraph.runtime.measure.measured_task import Measures
 from flowgraph.runtime.measure.profiling import Profiles
-from flowgraph.runtime.places import DiskVerb, ReadVersions
+from flowgraph.runtime.places import LATER, DiskVerb, ReadVersions
 from flowgraph.runtime.row_identity import StoredValue
 from flowgraph.runtime.serving import Servers
+from flowgraph.runtime.worker import NodeResults
 
 THREADS = 64  # of tasks that may run at once at no particular place: most of them wait for their inputs
 
@@ -65,6 +69,9 @@ class PlacesInFlight(InProcess):
         default_factory=list[tuple[object, "Future[Any]", Observations]]
     )
     _came: dict[Home, Future[Any]] = field(default_factory=dict[Home, "Future[Any]"])
+    _groups: queue.SimpleQueue[FinishedGroup | BaseException] = field(
+        default_factory=queue.SimpleQueue["FinishedGroup | BaseException"]
+    )
 
     def run(
         self, graph: Graph, task: Run, items: Mapping[str, Any], versions: ReadVersions, key: Key
@@ -73,6 +80,46 @@ class PlacesInFlight(InProcess):
 
         The arguments are those of `Places.run`. An error is raised where the results are read, or by `finish`.
         """
+        future = self._work(graph, task, items, versions, key, self._step)
+        nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
+        names = [name for name, kind in results_given(task, nodes) if not issubclass(kind, Model)]
+        return {name: Pending(future, name) for name in names}
+
+    def sample(self, graph: Graph, task: Run, items: Mapping[str, Any], versions: ReadVersions, key: Key) -> None:
+        """Begin to sample the groups of a step in a thread; `finished` returns each of them, or the thread's error.
+
+        The arguments are those of `Places.run`.
+        """
+        (node,) = task.nodes
+
+        def give(_: int, rows: NodeResults) -> None:
+            stored = rows.values[node]
+            name = GroupName(key.step, int(stored.ids["#group"][0]))
+            self._groups.put(FinishedGroup(name, stored, rows.observed))
+
+        def ended(future: Future[Any]) -> None:
+            if not future.cancelled() and (error := future.exception()) is not None:
+                self._groups.put(error)
+
+        self._work(graph, task, items, versions, key, LATER, give).add_done_callback(ended)
+
+    def finished(self) -> FinishedGroup:
+        """Wait for the next group that finishes, of any step, and return it. Raises errors of what samples."""
+        group = self._groups.get()
+        if isinstance(group, BaseException):
+            raise group
+        return group
+
+    def _work(
+        self,
+        graph: Graph,
+        task: Run,
+        items: Mapping[str, Any],
+        versions: ReadVersions,
+        key: Key,
+        owner: object,
+        give: Callable[[int, NodeResults], None] | None = None,
+    ) -> Future[Any]:
         nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
         flies = any(home.in_flight for _, home in task.homes)
         free = flies or (task.place == HOST and all(node.op.pure for node in nodes.values()))
@@ -83,16 +130,16 @@ class PlacesInFlight(InProcess):
                 weights.result()
             inputs = {name: resolved(item) for name, item in items.items()}
             with measures.of(task, graph):
-                results = worker.run(task, inputs, versions, key)
+                results = worker.run(task, inputs, versions, key, give)
             observed.merge(results.observed)
             observed.seconds |= results.observed.seconds
             return results.values
 
-        future = self._submit(self._anywhere if free else self._in_order[task.place], work)
-        names = [name for name, kind in results_given(task, nodes) if not issubclass(kind, Model)]
-        return {name: Pending(future, name) for name in names}
+        return self._submit(self._anywhere if free else self._in_order[task.place], work, owner)
 
-    def _submit(self, threads: ThreadPoolExecutor, work: Callable[[Observations, Measures], Any]) -> Future[Any]:
+    def _submit(
+        self, threads: ThreadPoolExecutor, work: Callable[[Observations, Measures], Any], owner: object
+    ) -> Future[Any]:
         observed = Observations()
 
         def measured() -> Any:
@@ -102,7 +149,7 @@ class PlacesInFlight(InProcess):
             return result
 
         future = threads.submit(measured)
-        self._under_way.append((self._step, future, observed))
+        self._under_way.append((owner, future, observed))
         return future
 
     def transfer(self, task: Transfer, item: Any) -> Any:
@@ -126,21 +173,30 @@ class PlacesInFlight(InProcess):
                 meter.gives(*weights.values())
                 target.take(weights, version)
 
-        copied = self._submit(self._in_order[task.source.pool], give)
+        copied = self._submit(self._in_order[task.source.pool], give, self._step)
         lane = f"weights of {task.target}" if task.target.in_flight else task.target.pool
-        self._came[task.target] = self._submit(self._in_order[lane], take)
+        self._came[task.target] = self._submit(self._in_order[lane], take, self._step)
 
     def finish(self, step: object = None) -> Observations:
         """Wait for the tasks of `step`, or for all without one, and return its observations.
 
-        Raises their errors, and those of tasks of other steps that have failed already.
+        Raises their errors, and those of tasks of other steps that have failed already. The observations of what
+        samples groups are those of the step in which it ends.
         """
-        ended = [work for work in self._under_way if step is None or work[0] in (step, None) or failed(work[1])]
+        ended = [
+            (owner, future, observed)
+            for owner, future, observed in self._under_way
+            if step is None or owner in (step, None) or (owner is LATER and future.done()) or failed(future)
+        ]
         self._under_way = [work for work in self._under_way if work not in ended]
         for owner, future, observed in ended:
             future.result()
             self.observe(owner, observed)
-        return super().finish(step)
+        finished = super().finish(step)
+        if step is not None and (sampled := self._observed.pop(LATER, None)) is not None:
+            finished.merge(sampled)
+            finished.seconds |= sampled.seconds
+        return finished
 
     def keep(self, item: Any, path: Path) -> None:
         """Write a value, with the ids of its rows, to a file, once it has been computed."""

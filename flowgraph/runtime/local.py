@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.engines.table import is_server
+from flowgraph.errors import LawError
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Record, Value
 from flowgraph.lowering.program import IDS_ONLY, Home, Join, Parts, Run, Switch, Sync, Transfer, results_given
 from flowgraph.runtime.batch import from_table, read_rows, select, to_table, write_rows
+from flowgraph.runtime.finished_groups import FinishedGroup, Pick, picked
 from flowgraph.runtime.hosting import ModelSetup, stream_full_weights
 from flowgraph.runtime.join_chunks import joined_value
 from flowgraph.runtime.measure.measured_task import Measures
@@ -96,6 +98,20 @@ class InProcess:
             results = self.worker(graph).run(task, items, versions, key, give)
         self.observe(self._step, results.observed)
         return results
+
+    def sample(
+        self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: ReadVersions, key: Key
+    ) -> None:
+        """Raise LawError: nothing finishes while other tasks of this process run."""
+        raise LawError("groups are taken as they finish only where places work side by side")
+
+    def finished(self) -> FinishedGroup:
+        """Raise LawError, as `sample` does."""
+        raise LawError("no group is being sampled")
+
+    def pick(self, items: Sequence[StoredValue], picks: Sequence[Pick], kind: type[Value], name: str) -> StoredValue:
+        """Return one value with the picked rows of each item, in order. Raises LawError if their scalars differ."""
+        return picked(items, picks, name)
 
     def join(self, task: Join, chunks: Sequence[StoredValue], like: StoredValue) -> StoredValue:
         """Return the rows of all chunks in the order of `like`. Raises LawError if the rows are not the same."""

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Value, VersionRange
 from flowgraph.lowering.program import Home, Join, Parts, Run, Sync, Transfer
+
+if TYPE_CHECKING:
+    from flowgraph.runtime.finished_groups import FinishedGroup, Pick
+
+LATER = object()
+"""The owner of work that no step waits for: it samples groups, of which any step may train on each."""
 
 Item = Any
 """A value as places store it: the value itself, or references to its rows."""
@@ -55,6 +61,21 @@ class Places(Protocol):
 
         The last chunk comes with all rows, under the name of the node itself. The arguments are those of `run`.
         """
+        ...
+
+    def sample(self, graph: Graph, task: Run, items: Mapping[str, Item], versions: ReadVersions, key: Key) -> None:
+        """Begin to sample the groups of a step, which `finished` returns as they finish; the step does not wait.
+
+        The arguments are those of `run`.
+        """
+        ...
+
+    def finished(self) -> FinishedGroup:
+        """Wait for the next group that finishes, of any step, and return it. Raises errors of what samples."""
+        ...
+
+    def pick(self, items: Sequence[Item], picks: Sequence[Pick], kind: type[Value], name: str) -> Item:
+        """Return an item with the picked rows of each item, in order; `kind` and `name` are those of the value."""
         ...
 
     def join(self, task: Join, chunks: Sequence[Item], like: Item) -> Item:

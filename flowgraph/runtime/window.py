@@ -16,8 +16,10 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from flowgraph.errors import DataError
 from flowgraph.files.untrusted import json_as, read_bytes
 from flowgraph.language.region import Observations
-from flowgraph.lowering.program import HOST, Pipeline, Program, Transfer
+from flowgraph.lowering.program import HOST, Pipeline, Program, Take, Transfer
 from flowgraph.lowering.project_columns import value_types
+from flowgraph.runtime.finished_groups import FinishedGroup, GroupPool, picks_of
+from flowgraph.runtime.group_order import GroupName
 
 WINDOW, ROWS = "window.json", "window"
 
@@ -38,13 +40,32 @@ class WindowStep(BaseModel):
     sums: list[tuple[str, str, float, float]]
 
 
+class WindowGroups(BaseModel):
+    """The finished groups of one step's prompts that no step has trained on yet: the ids of prompts, and their file.
+
+    `sums` has (prompt, node, metric, sum, count) of each metric of each group.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    step: NonNegativeInt
+    prompts: list[int]
+    file: str
+    sums: list[tuple[int, str, str, float, float]]
+
+
 class Window(BaseModel):
-    """The content of `window.json`: how steps overlapped (`overlap_text`), and the steps that had begun."""
+    """The content of `window.json`: how steps overlapped (`overlap_text`), and the steps that had begun.
+
+    `groups` are those that had finished and were not trained on, if each step takes `size` groups as they finish.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     overlap: str
     steps: list[WindowStep]
+    groups: list[WindowGroups] = []
+    size: NonNegativeInt = 0
 
 
 @dataclass(frozen=True)
@@ -64,6 +85,7 @@ def overlap_text(pipeline: Pipeline | None) -> str:
     copies = [
         f"{copy.home.param} {copy.ahead} ahead, synced every {copy.sync_every}"
         + (f", in flight, {copy.home.running.hold}" if copy.home.in_flight else "")
+        + (f", ready, {copy.behind} late" if copy.behind else "")
         for copy in pipeline.copies
     ]
     return f"depth {pipeline.depth} ({'; '.join(sorted(copies))})"
@@ -75,10 +97,13 @@ def steps_begun(program: Program, ended: int, steps: int) -> int:
     return min(ended + depth, steps) if ended else 0
 
 
-def save_window(places: Any, program: Program, begun: Mapping[int, BegunStep], folder: Path) -> None:
+def save_window(
+    places: Any, program: Program, begun: Mapping[int, BegunStep], folder: Path, pool: GroupPool | None = None
+) -> None:
     """Write steps that have begun to `window.json`, and their values to files in the new folder `window`.
 
-    `places` writes the files; wait with its `finish` until they are complete. Writes nothing if no step has begun.
+    So are the groups of `pool`, all of which must have finished. `places` writes the files; wait with its `finish`
+    until they are complete. Writes nothing if no step has begun.
     """
     if program.pipeline is None or not begun:
         return
@@ -96,7 +121,23 @@ def save_window(places: Any, program: Program, begun: Mapping[int, BegunStep], f
         results = {name: file_of(item) for name, item in step.results.items()}
         sums = [(*key, total, float(count)) for key, (total, count) in step.observed.sums.items()]
         steps.append(WindowStep(step=number, values=values, results=results, staleness=dict(step.staleness), sums=sums))
-    window = Window(overlap=overlap_text(program.pipeline), steps=steps)
+    groups = list[WindowGroups]()
+    if (take := _take_of(program)) is not None and pool is not None:
+        kind = value_types(program.graph)[take.value]
+        for number, finished in pool.by_step():
+            names = [group.name for group in finished]
+            rows = places.pick([group.item for group in finished], picks_of(names), kind, take.value)
+            file = f"groups-{number}.arrow"
+            places.keep(rows, folder.absolute() / ROWS / file)
+            measured = [
+                (group.name.prompt, *key, total, float(count))
+                for group in finished
+                for key, (total, count) in group.observed.sums.items()
+            ]
+            prompts = [name.prompt for name in names]
+            groups.append(WindowGroups(step=number, prompts=prompts, file=file, sums=measured))
+    size = pool.order.size if groups and pool is not None else 0
+    window = Window(overlap=overlap_text(program.pipeline), steps=steps, groups=groups, size=size)
     (folder / WINDOW).write_text(window.model_dump_json(indent=1), "utf-8")
 
 
@@ -147,3 +188,30 @@ def load_window(places: Any, program: Program, folder: Path) -> dict[int, BegunS
         results = {name: items[file] for name, file in step.results.items() if file in items}
         begun[step.step] = BegunStep(stores, results, step.staleness, observed)
     return begun
+
+
+def load_groups(places: Any, program: Program, folder: Path, pool: GroupPool) -> None:
+    """Put the groups that `save_window` wrote to `folder` into an empty `pool`: they have finished.
+
+    Raises DataError as `read_window` does, for more or fewer groups than steps that had begun and not ended leave, and
+    for rows that cannot be read (on Ray, the next `finish` of `places` raises the latter).
+    """
+    window, take = read_window(program, folder), _take_of(program)
+    if take is None or not window.steps:
+        return
+    names = [GroupName(groups.step, prompt) for groups in window.groups for prompt in groups.prompts]
+    if len(names) != len(window.steps) * window.size or len({*names}) < len(names):
+        what = f"has {len({*names})} groups; {len(window.steps)} steps of {window.size} groups had begun"
+        raise DataError.unusable(folder / WINDOW, what)
+    for groups in window.groups:
+        path = folder.absolute() / ROWS / Path(groups.file).name
+        item = places.kept(value_types(program.graph)[take.value], path, ())
+        for prompt in groups.prompts:
+            sums = {(node, name): (total, count) for of, node, name, total, count in groups.sums if of == prompt}
+            name = GroupName(groups.step, prompt)
+            pool.finished[name] = FinishedGroup(name, item, Observations(sums))
+    pool.order.restore(sorted(names, key=lambda name: name.step), window.size)
+
+
+def _take_of(program: Program) -> Take | None:
+    return next((task for task in program.tasks if isinstance(task, Take)), None)

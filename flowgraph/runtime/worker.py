@@ -11,7 +11,7 @@ from flowgraph.errors import LawError
 from flowgraph.language.graph import Graph, Node, Param
 from flowgraph.language.hand_out import HandingOut, HandOut
 from flowgraph.language.keys import Key
-from flowgraph.language.region import Env, Observations, evaluate
+from flowgraph.language.region import Env, Observations, evaluate, measures_of
 from flowgraph.language.values import Model, Record, Value, VersionRange
 from flowgraph.lowering.program import Home, Run, results_given, results_of, values_read
 from flowgraph.lowering.project_columns import value_types
@@ -58,7 +58,8 @@ class DeviceWorker:
         of the model that it updates, and if a node returns a reduced record; also any error of a node.
 
         A task that hands out chunks calls `give` with the index and the rows of each chunk that has finished; a chunk
-        without groups is not given. Its result is then that of all rows.
+        without groups is not given. A task `by_group` calls it with each group and its metrics. Its result is then that
+        of all rows.
         """
         import torch
 
@@ -67,9 +68,9 @@ class DeviceWorker:
             kind, version = self.types[name], versions[name]
             # `.handle` refuses a copy of another version.
             models[name] = kind(kind(self.handles[home], version).handle, version)
-        if give is not None and task.chunk is not None:
-            models |= self._handing_out(models, task, task.chunk.of, inputs, give)
         flying = next((version for version in versions.values() if isinstance(version, VersionRange)), None)
+        if give is not None:
+            models |= self._handing_out(models, task, inputs, give, flying, key.step)
         observed = Observations(terms={} if task.streamed else None)
         store, read = dict(inputs), dict[str, Sequence[StoredValue]]()
         nodes = [self._nodes[name] for name in task.nodes]
@@ -86,6 +87,8 @@ class DeviceWorker:
                     store[name] = StoredValue.of(value, list(aligned.values()))
                     read[name] = tuple(aligned.values())
         names = [name for name, _ in results_given(task, self._nodes) if name in read]
+        if task.by_group:
+            observed.sums.clear()  # each group has its own
         if observed.terms:  # they travel with the rows of one result
             store[names[0]] = replace(store[names[0]], terms=observed.terms)
             observed.terms = None
@@ -95,22 +98,27 @@ class DeviceWorker:
         self,
         models: Mapping[str, Value],
         task: Run,
-        chunks: int,
         inputs: Mapping[str, StoredValue],
         give: Callable[[int, NodeResults], None],
+        allowed: VersionRange | None,
+        step: int,
     ) -> dict[str, Value]:
         """Return the models of a task that samples, with handles that hand out chunks of its only node's rows."""
         (name,), read = task.nodes, tuple(align_rows(inputs).values())
+        chunks = task.chunk.of if task.chunk is not None else None
 
         def rows(index: int, value: Value) -> None:
-            stored = StoredValue.of(value, read)
-            give(index, NodeResults({name: stored}, Observations(), {name: read}))
+            stored, observed = StoredValue.of(value, read), Observations()
+            if task.by_group and allowed is not None:
+                observed.add(name, measures_of(self._nodes[name], value, {}))
+                observed.add(name, check_token_versions(name, value, allowed, step))
+            give(index, NodeResults({name: stored}, observed, {name: read}))
 
-        return {
-            param: type(model)(cast("Handle", HandingOut(model.handle, HandOut(chunks, rows))), model.version)
-            for param, model in models.items()
-            if isinstance(model, Model)
-        }
+        def handing_out(model: Model) -> Model:
+            handle = cast("Handle", HandingOut(model.handle, HandOut(chunks, rows)))
+            return type(model)(handle, VersionRange(oldest=model.version, newest=model.newest))
+
+        return {param: handing_out(model) for param, model in models.items() if isinstance(model, Model)}
 
     @cached_property
     def _nodes(self) -> dict[str, Node]:

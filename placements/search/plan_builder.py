@@ -124,6 +124,7 @@ def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed:
             lag=home.lag,
             ahead=home.ahead,
             chunks=home.chunks,
+            behind=home.behind,
             running=home.running,
         )
         for home in in_order(problem, homes)

@@ -18,8 +18,8 @@ from placements.workload.planning_problem import PlanningProblem
 class RolePlacement:
     """One role on a pool: the pool's devices (`group`), how the role runs there, its lag, and how far it is ahead.
 
-    `shared` is True if a role on the pool generates responses. `lag` is in updates, `ahead` in steps. A role that
-    samples hands out its groups in `chunks`.
+    `shared` is True if a role on the pool generates responses. `lag` is in updates, `ahead` and `behind` in steps. A
+    role that samples hands out its groups in `chunks`.
     """
 
     role: Role
@@ -32,6 +32,7 @@ class RolePlacement:
     lag: int = 0
     ahead: int = 0
     chunks: int = 1
+    behind: int = 0
 
     def every(self, graph: Graph) -> int:
         """Return the number of steps from one sync of the role's weights to the next, in a run of this graph."""
@@ -59,6 +60,7 @@ def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
             placed.lag,
             placed.ahead,
             placed.chunks,
+            placed.behind,
         )
         for placed in plan.placed
     ]

@@ -9,7 +9,7 @@ from math import ceil, fsum, lcm
 from flowgraph.cluster.plan import StepForecast, TaskOrder, TimedTask
 from flowgraph.engines.table import shares_process
 from flowgraph.language.graph import Node, reachable
-from flowgraph.lowering.program import HOST, IDS_ONLY, Join, Read, Run, Switch, Sync, Transfer
+from flowgraph.lowering.program import HOST, IDS_ONLY, Join, Read, Run, Switch, Sync, Take, Transfer
 from flowgraph.lowering.program import Home as ProgramHome
 from flowgraph.lowering.program import Task as ProgramTask
 from placements.memory.footprint import total_bytes
@@ -113,6 +113,7 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
             ahead=home.ahead,
             chunks=home.chunks,
             contract=home.running.contract,
+            behind=home.behind,
         )
         placements.append(placement)
     # If one engine trains a model and another generates with it, a run measures their mismatch.
@@ -180,7 +181,7 @@ class _TimedStep:
                 rate = self._bytes_per_s(source, target)
                 seconds = host_work_of(self.problem).travel_seconds(value, parts, rate, host)
                 return seconds.times(1 / task.chunk.of) if task.chunk is not None else seconds
-            case Join():
+            case Join() | Take():
                 return Seconds({"call": host.call_s})
             case Sync(_, source, target):
                 return _sync_seconds(self.problem, self._by_copy[source][0], self._by_copy[target][0])

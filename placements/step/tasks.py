@@ -27,6 +27,7 @@ from flowgraph.lowering.program import (
     Run,
     Switch,
     Sync,
+    Take,
     Task,
     Transfer,
 )
@@ -53,6 +54,7 @@ class ProgramPlacement:
     ahead: int = 0
     chunks: int = 1
     contract: Contract = "scheduled"
+    behind: int = 0
 
     @property
     def placed(self) -> PlacedRole:
@@ -66,6 +68,7 @@ class ProgramPlacement:
             lag=self.lag,
             ahead=self.ahead,
             chunks=self.chunks,
+            behind=self.behind,
         )
 
 
@@ -120,7 +123,7 @@ class StepOutline:
     @cached_property
     def pools(self) -> tuple[tuple[str, ...], ...]:
         """Return the pools that each task occupies: both pools for a sync, none for a transfer, one for others."""
-        return tuple(() if isinstance(task, Transfer | Join) else _pools_of(task) for task in self.tasks)
+        return tuple(() if isinstance(task, Transfer | Join | Take) else _pools_of(task) for task in self.tasks)
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
@@ -208,7 +211,7 @@ def _pools_of(task: Task) -> tuple[str, ...]:
     match task:
         case Transfer(_, source, target):
             return source, target
-        case Join(_, place):
+        case Join(_, place) | Take(_, place):
             return (place,)
         case Sync(_, source, target):
             return tuple(dict.fromkeys((source.pool, target.pool)))

@@ -26,7 +26,7 @@ STEPS = 6
 def test_rows_cross_syncs_within_the_bound_and_a_replay_finds_the_weights_of_each_token(
     depth: int, ray_session: Callable[[], Session], digit_rows: pa.Table, model_cache: Path, tmp_path: Path
 ) -> None:
-    program = lower(GRAPH, with_contract(plan_of(GRAPH, depth), "in_flight"))
+    program = lower(GRAPH, with_contract(plan_of(GRAPH, depth), GRAPH, "in_flight"))
     # Row after row, so that sampling takes longer than training.
     models = ModelSetup({"policy": resolve("tiny", cache=model_cache)}, 0, model_cache, sample_rows=1)
     prompts = PromptSource(digit_rows, 2, seed=3)

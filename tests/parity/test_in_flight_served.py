@@ -34,7 +34,7 @@ def served_plan(hold: Hold) -> Plan:
         row.model_copy(update={"engine": "sglang", "running": running}) if row.role == "policy.sample" else row
         for row in plan.placed
     ]
-    return with_contract(plan.model_copy(update={"placed": tuple(rows)}), "in_flight")
+    return with_contract(plan.model_copy(update={"placed": tuple(rows)}), GRAPH, "in_flight")
 
 
 @pytest.mark.parametrize("hold", ["retract", "in_place"])

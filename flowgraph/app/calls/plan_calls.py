@@ -102,7 +102,8 @@ def plan(
         depth: how many steps sampling works ahead of training.
         sync_every: copy the trained weights to sampling every this many steps.
         chunks: in how many chunks the responses of a step are read, as they finish.
-        contract: what a sync does to responses under way: `scheduled` waits for them, `in_flight` does not.
+        contract: what a sync does to responses under way: `scheduled` waits for them, `in_flight` does not; with
+            `ready`, it does not either, and a step trains on the groups that have finished.
         engine: the engine for each use: `{"train": "megatron", "sample": "vllm"}`.
         precision: the precision of the weights that generate responses: bfloat16, fp8 or fp4.
         constants: a file with constants of engines, which replace the built-in ones.

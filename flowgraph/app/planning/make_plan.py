@@ -130,8 +130,8 @@ def _searched(
     where, changes = f"plan of {plan.flow}", target.changes_plan
     if changes:
         plan = _as_asked(plan, prepared.problem.graph, target, where)
-    if target.contract == "in_flight" and (target.overlap is not None or asked.staleness is None):
-        plan, changes = with_contract(plan, target.contract, where), True
+    if target.contract is not None and (target.overlap is not None or asked.staleness is None):
+        plan, changes = with_contract(plan, prepared.problem.graph, target.contract, where), True
     if prepared.problem.streamed and target.overlap is not None:
         plan = with_best_chunks(prepared.problem, plan)
     if changes:
@@ -163,7 +163,7 @@ def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check |
         plan = _as_asked(plan, prepared.problem.graph, request.target, where)
         prepared = prepare_again(plan, request, where)
     if plan is not None and request.target.contract is not None:
-        plan = with_contract(plan, request.target.contract, where)
+        plan = with_contract(plan, prepared.problem.graph, request.target.contract, where)
     if check is not None:
         check(prepared)
     if plan is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from flowgraph.analysis.roles import roles
+from flowgraph.checks.placed import allowed_lag
 from flowgraph.cluster.plan import Contract, PlacedRole, Plan
 from flowgraph.errors import PlanError
 from flowgraph.language.graph import Graph
@@ -21,7 +23,8 @@ def with_overlap(plan: Plan, graph: Graph, depth: int, sync_every: int, where: s
         source = trained.get(param)
         if use != "sample" or source is None or placed.home == source.home:
             return placed
-        return placed.model_copy(update={"lag": graph.updates(param) * (depth + sync_every - 1), "ahead": depth})
+        lag = graph.updates(param) * (depth + sync_every - 1 + placed.behind)
+        return placed.model_copy(update={"lag": lag, "ahead": depth})
 
     rows = tuple(map(changed, plan.placed))
     if depth + sync_every > 1 and not any(row.lag for row in rows):
@@ -30,18 +33,27 @@ def with_overlap(plan: Plan, graph: Graph, depth: int, sync_every: int, where: s
     return plan.model_copy(update={"placed": rows, "assumed": assumed})
 
 
-def with_contract(plan: Plan, contract: Contract, where: str = "plan") -> Plan:
+def with_contract(plan: Plan, graph: Graph, contract: Contract, where: str = "plan") -> Plan:
     """Return a plan in which each role that samples ahead of training does so under a contract.
 
-    Raises PlanError for `in_flight` if no role works ahead.
+    Under `ready`, a group may be trained on as many steps late as the flow's bound on the age of weights allows. Raises
+    PlanError for `in_flight` and `ready` if no role works ahead, and for `ready` if the bound allows no step.
     """
-    ahead = [placed.role for placed in plan.placed if placed.ahead and placed.role.endswith(".sample")]
-    if contract == "in_flight" and not ahead:
+    ahead = [placed for placed in plan.placed if placed.ahead and placed.role.endswith(".sample")]
+    if contract != "scheduled" and not ahead:
         why = "none of its roles works ahead of training, so no response is under way at a sync"
-        raise PlanError.not_in_flight(where, plan.flow, why, "--depth 1")
+        raise PlanError.not_in_flight(where, plan.flow, why, "--depth 1", contract)
 
     def changed(placed: PlacedRole) -> PlacedRole:
+        updates = graph.updates(placed.role.rpartition(".")[0])
+        lag, behind = placed.lag - updates * placed.behind, 0
+        if contract == "ready":
+            at_most, _ = allowed_lag(graph, next(role for role in roles(graph) if role.name == placed.role))
+            behind = (at_most - lag) // max(1, updates)
+            if behind < 1:
+                raise PlanError.none_late(where, placed.role, lag, at_most, placed.ahead, updates)
         running = placed.running.model_copy(update={"contract": contract})
-        return placed.model_copy(update={"running": running}) if placed.role in ahead else placed
+        return placed.model_copy(update={"running": running, "behind": behind, "lag": lag + updates * behind})
 
-    return plan.model_copy(update={"placed": tuple(map(changed, plan.placed))})
+    rows = (changed(placed) if placed in ahead else placed for placed in plan.placed)
+    return plan.model_copy(update={"placed": tuple(rows)})

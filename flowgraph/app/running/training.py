@@ -48,6 +48,7 @@ from flowgraph.runtime.loggers import metric_logger, trackers
 from flowgraph.runtime.measure.measured_step import MeasuredRecorder
 from flowgraph.runtime.measure.profiling import Profiles, profiled_steps, write_ray_timeline
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
+from flowgraph.runtime.record.group_journal import GROUPS, read_groups
 from flowgraph.runtime.record.recorded_values import TOKEN_ROWS
 from flowgraph.runtime.record.recorder import Recorder
 from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, unused_run_path
@@ -322,6 +323,10 @@ def _train(
             if checkpoint is not None:
                 executor.load_state(job.program, checkpoint.parts)
             checkpoints_of(folder).forget_after(start)  # their records are removed
+            if known := read_groups(folder.path):  # what was trained on before is trained on again, in that order
+                order = executor.groups.order
+                order.planned = {step: [group.name for group in known[step]] for step in known if step >= start}
+                order.where = str(folder.path / GROUPS)
             folder.rewind(start, checkpoint.state().get(RECORDS, {}) if checkpoint is not None else {})
             tokens = ready.request.training.record_tokens
             tokens = TOKEN_ROWS if tokens is None else tokens
@@ -386,7 +391,8 @@ def _job(plan: Plan, inputs: FlowInputs, request: Request, replay: Replay | None
     graph, seed = inputs.graph, request.workload.seed or 0
     program = lower(graph, plan, where=str(request.target), watch=watch_engines)
     mixed = inputs.data.mixed(inputs.batch)
-    rows = PromptSource(table=inputs.data.train, rows_per_step=inputs.batch, seed=seed, mixed=mixed)
+    rows: RowSource = PromptSource(table=inputs.data.train, rows_per_step=inputs.batch, seed=seed, mixed=mixed)
+    rows = rows if replay is None else replay.in_their_order(rows)
     sources: dict[str, RowSource] = {
         param.name: StartState(param.type(param.initial)) if issubclass(param.type, State) else rows
         for param in graph.params

@@ -20,6 +20,7 @@ from flowgraph.lowering.program import (
     Run,
     Switch,
     Sync,
+    Take,
     Transfer,
     results_given,
     task_reads,
@@ -78,6 +79,9 @@ class _ProgramMessages:
                 case Join(value, place):
                     self.holders[value, place] = DRIVER
                     yield Message(source=DRIVER, target=DRIVER, label=f"{step}join {value}")
+                case Take(value, place, prompts):
+                    self.holders |= {(value, place): DRIVER, (prompts, HOST): DRIVER}
+                    yield Message(source=DRIVER, target=DRIVER, label=f"{step}take finished groups of {value}")
                 case Sync(value, source_home, target_home, lag=lag):
                     label = f"{step}sync {value}{f', lag {lag}' if lag else ''}"
                     yield Message(self.ids[source_home], self.ids[target_home], label, "sync")

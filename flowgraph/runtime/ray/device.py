@@ -56,6 +56,9 @@ if TYPE_CHECKING:
 Shards = Sequence[tuple[int, bool]]
 """For each value that a task reads: the number of its tables, and whether their rows are this rank's already."""
 
+GroupReport = tuple[int, int, Observations]
+"""A group that has finished: the step of its prompt, the id of the prompt, and what was observed of the group."""
+
 
 @dataclass(frozen=True)
 class Flows:
@@ -232,7 +235,8 @@ class RankActor:
         nodes, device and step, and the line of the flow.
 
         A task that hands out chunks samples all of them; `handed` returns one as soon as it has finished. A task on a
-        chunk without groups returns tables without columns.
+        chunk without groups returns tables without columns. Of a task by group, `finished` returns the groups, and this
+        only the observations.
         """
         self.read()
         worker, seat = self.workers[graph], self.seat
@@ -241,35 +245,41 @@ class RankActor:
         profile = (NO_PROFILES if flies else self.profiles).of(key.step, f"{process}-{'-'.join(task.nodes)}")
         if task.streamed and not any(table.num_columns for table in _chunk_tables(task, shards, tables)):
             return *empty_tables(worker, task), Observations()
-        posts = task.hands_out and (seat is None or task.home is None or leads_row_group(task.home, seat.rank))
+        gives = task.hands_out or task.by_group
+        posts = gives and (seat is None or task.home is None or leads_row_group(task.home, seat.rank))
         batch, ends_s = (graph, task.nodes, key.step), dict[int, float]()
 
         def give(index: int, rows: NodeResults) -> None:
             ends_s[index] = time.time()
-            if posts:
+            if posts and task.by_group:
+                ((stored,), (table,)) = rows.values.values(), _tables(task, rows)
+                self.mailbox.post((table, (key.step, int(stored.ids["#group"][0]), rows.observed)))
+            elif posts:
                 self.mailbox.give(batch, index, _tables(task, rows))
 
         try:
             with self.measures.of(task, worker.graph) as meter, profile:
                 meter.reads(*tables)
                 inputs = self._inputs(worker, task, shards, tables)
-                ran = worker.run(task, inputs, versions, key, give if task.hands_out else None)
-                results = _tables(task, ran)
+                ran = worker.run(task, inputs, versions, key, give if gives else None)
+                results = [] if task.by_group else _tables(task, ran)
                 meter.gives(*results[: len(ran.values)])
             self.measures.split(task, ends_s)
         except BaseException as error:
-            if posts:
+            if posts and not task.by_group:
                 self.mailbox.end(batch, error)
             if not isinstance(error, FlowError):
+                self._post_error(task, error)
                 raise
             error.where = error.where or worker.line_of(task)
             where = f"as {task.role} on {seat}" if seat is not None else "on the host"
             error.notes = (*error.notes, f"in {', '.join(task.nodes)} {where}, step {key.step}")
+            self._post_error(task, error)
             raise
         if seat is not None and task.home is not None and not leads_row_group(task.home, seat.rank):
             ran.observed.sums.clear()
         ran.observed.measured += self.measures.drained()
-        if posts:
+        if posts and not task.by_group:
             self.mailbox.end(batch)
         return *results, ran.observed
 
@@ -282,6 +292,18 @@ class RankActor:
         assert task.chunk is not None, "a chunk is handed out"
         tables = self.mailbox.take((graph, task.nodes, key.step), task.chunk.index, last=task.chunk.is_last)
         return *(tables or empty_tables(self.workers[graph], task)), Observations()
+
+    def finished(self) -> tuple[pa.Table, GroupReport]:
+        """Wait for the next group that a task by group has sampled; return its table, and which group it is.
+
+        Raises the error of such a task.
+        """
+        group: tuple[pa.Table, GroupReport] = self.mailbox.next_group()
+        return group
+
+    def _post_error(self, task: Run, error: BaseException) -> None:
+        if task.by_group:
+            self.mailbox.post(error)
 
     def _inputs(
         self, worker: DeviceWorker, task: Run, shards: Shards, tables: Sequence[pa.Table]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.language.region import Observations
 from flowgraph.lowering.program import Join
 from flowgraph.runtime.batch import write_rows
+from flowgraph.runtime.finished_groups import Pick, picked_table
 from flowgraph.runtime.join_chunks import joined_table
 from flowgraph.runtime.measure.measured_task import about_task, measuring
 from flowgraph.runtime.places import RowSource
@@ -36,6 +37,11 @@ def join_chunk_tables(task: Join, counts: Sequence[int], *tables: pa.Table) -> t
         meter.gives(joined)
     observed.measured.append(meter.measured)
     return joined, observed
+
+
+def pick_tables(picks: Sequence[Pick], groups: Sequence[str], name: str, *tables: pa.Table) -> pa.Table:
+    """Return a table with the picked rows of each table, in order. Raises LawError as `picked_table` does."""
+    return picked_table(tables, picks, groups, name)
 
 
 def read_source(source: RowSource, step: int) -> pa.Table:

@@ -1,8 +1,9 @@
-"""Chunks that a node hands out in one thread of an actor, until calls in another thread come for them."""
+"""Chunks and groups that a node hands out in one thread of an actor, until calls in another thread come for them."""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +13,31 @@ BatchKey = tuple[int, tuple[str, ...], int]
 
 @dataclass(eq=False)
 class Mailbox:
-    """Chunks by batch and index; each is taken once. A batch that ends with an error gives it to all that wait."""
+    """Chunks by batch and index; each is taken once. A batch that ends with an error gives it to all that wait.
+
+    Also groups of any batch, in the order in which they finish.
+    """
 
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _chunks: dict[tuple[BatchKey, int], Any] = field(default_factory=dict[tuple[BatchKey, int], Any])
     _ended: dict[BatchKey, BaseException | None] = field(default_factory=dict[BatchKey, "BaseException | None"])
+
+    _groups: deque[Any] = field(default_factory=deque[Any])
+
+    def post(self, group: Any) -> None:
+        """Put a group that has finished into the mailbox, or the error of a batch whose other groups will not."""
+        with self._changed:
+            self._groups.append(group)
+            self._changed.notify_all()
+
+    def next_group(self) -> Any:
+        """Wait for the next group that finishes, and return it. Raises an error that was put in its place."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._groups)
+            group = self._groups.popleft()
+        if isinstance(group, BaseException):
+            raise group
+        return group
 
     def give(self, batch: BatchKey, index: int, chunk: Any) -> None:
         """Put a chunk into the mailbox."""

@@ -13,16 +13,26 @@ from flowgraph.cluster.plan import WeightsBy
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Model, Value
+from flowgraph.language.rows import leaf_paths
+from flowgraph.language.values import Group, Model, Value
 from flowgraph.lowering.program import Home, Join, Parts, Run, Sync, Transfer, results_given
 from flowgraph.lowering.project_columns import value_types
 from flowgraph.lowering.task_names import task_name
 from flowgraph.runtime.batch import read_rows
+from flowgraph.runtime.finished_groups import FinishedGroup, Pick
+from flowgraph.runtime.group_order import GroupName
 from flowgraph.runtime.hosting import LoadedModels
-from flowgraph.runtime.places import DiskVerb, ReadVersions, RowSource
+from flowgraph.runtime.places import LATER, DiskVerb, ReadVersions, RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import Flows, leads_row_group
-from flowgraph.runtime.ray.host_tasks import apply_to_tables, join_chunk_tables, keep_tables, read_source, run_on_host
+from flowgraph.runtime.ray.host_tasks import (
+    apply_to_tables,
+    join_chunk_tables,
+    keep_tables,
+    pick_tables,
+    read_source,
+    run_on_host,
+)
 from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import DeviceLocation, Spots, same_devices, weight_transport
@@ -79,6 +89,7 @@ class RayPlaces:
     _drawn: dict[str, TableReferences] = field(default_factory=dict[str, TableReferences])
     _using: dict[Home, list[Any]] = field(default_factory=dict[Home, list[Any]])
     _came: dict[Home, list[Any]] = field(default_factory=dict[Home, list[Any]])
+    _sampling: Member | None = None
 
     @property
     def members(self) -> list[Member]:
@@ -116,6 +127,7 @@ class RayPlaces:
         """
         nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
         names = [name for name, kind in results_given(task, nodes) if not issubclass(kind, Model)]  # models stay
+        names = [] if task.by_group else names  # `finished` returns the groups
         line = next(iter(nodes.values())).at
         about = f"{task_name(task)} ({task.role or 'host'}), step {key.step}, {line}"
         home, which, returns = task.home, self.graphs.index(graph), len(names) + len(task.sends) + 1
@@ -164,6 +176,35 @@ class RayPlaces:
                 self._wait_for(leading[-1][-1], about, member, node)
         chunk_item = _references(task, [node], leading, None)[node]
         return {chunk.named(node): chunk_item} | ({node: self._drawn.pop(node)} if chunk.is_last else {})
+
+    def sample(
+        self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: ReadVersions, key: Key
+    ) -> None:
+        """Submit a task that samples the groups of a step, which `finished` returns; the step does not wait for it."""
+        assert task.home is not None, "what samples reads a model"
+        (self._sampling,) = self._members(task.home)
+        step, self._step = self._step, LATER
+        self.run(graph, task, items, versions, key)
+        self._step = step
+
+    def finished(self) -> FinishedGroup:
+        """Wait for the next group that finishes, of any step. Raises errors of what samples, and those of `finish`."""
+        member = self._sampling
+        assert member is not None, "`sample` was called before"
+        table, report = member.actor.finished.options(num_returns=2, concurrency_group=HAND).remote()
+        call = PendingCall(report, f"the next group of {member.seat}", member)
+        (report,) = Supervisor(self.members, self.session.started, self.deadlines).results([call])
+        step, prompt, observed = report
+        return FinishedGroup(GroupName(step, prompt), TableReferences((table,)), observed)
+
+    def pick(
+        self, items: Sequence[TableReferences], picks: Sequence[Pick], kind: type[Value], name: str
+    ) -> TableReferences:
+        """Submit the joining of the picked rows of each item in a host process, and return a reference to them."""
+        groups = [path for path, part in leaf_paths(kind) if issubclass(part, Group)]
+        call = host_task(pick_tables).remote(list(picks), groups, name, *(item.refs[0] for item in items))
+        self._wait_for(call, f"taking groups of {name}", None)
+        return TableReferences((call,))
 
     def join(self, task: Join, chunks: Sequence[TableReferences], like: TableReferences) -> TableReferences:
         """Submit the joining of the chunks of a value, and return a reference to its rows; a host process does it."""
@@ -257,12 +298,13 @@ class RayPlaces:
     def finish(self, step: object = None) -> Observations:
         """Wait for the submitted calls of `step` and return their observations. Raises the first error of these calls.
 
-        Calls that belong to no step are waited for, too. Without a step, all calls are, and the observations of steps
-        are kept for their own `finish`.
+        Calls that belong to no step are waited for, too. What samples groups is part of the step in which it ends.
+        Without a step, all calls are waited for, and the observations of steps are kept for their own `finish`.
         """
         submitted, self._pending = self._pending, []
-        pending = [call for call in submitted if step is None or call.step in (step, None)]
-        self._pending = [call for call in submitted if step is not None and call.step not in (step, None)]
+        ended = self._ended(submitted)
+        pending = [call for call in submitted if step is None or call.step in (step, None) or call in ended]
+        self._pending = [call for call in submitted if call not in pending]
         if not self._pending:
             self._leaving.clear()
         chunks = dict[tuple[object, str, str], float]()  # the seconds of a node in one call, on its slowest rank
@@ -275,7 +317,18 @@ class RayPlaces:
                     before = chunks.get((call.step, call.about, name), 0.0)
                     longest = chunks[call.step, call.about, name] = max(before, seconds)
                     observed.seconds[name] = observed.seconds.get(name, 0.0) + longest - before
-        return self._observed.pop(step, Observations())
+        finished = self._observed.pop(step, Observations())
+        if step is not None and (sampled := self._observed.pop(LATER, None)) is not None:
+            finished.merge(sampled)
+            finished.seconds |= sampled.seconds
+        return finished
+
+    def _ended(self, calls: Sequence[PendingCall]) -> list[PendingCall]:
+        """Return the calls of those that sample groups which have ended."""
+        import ray
+
+        later = {call.ref: call for call in calls if call.step is LATER}
+        return [later[ref] for ref in ray.wait([*later], num_returns=len(later), timeout=0)[0]] if later else []
 
     def apply(self, function: Callable[..., Any], items: Sequence[TableReferences], *rest: Any) -> Callable[[], Any]:
         """Submit a call of `function(tables, *rest)` with the tables of `items` in a host process.

@@ -67,5 +67,6 @@ def resume_promise(plan: Plan, changed: bool = False) -> Promise:
 def irreproducible_parts(plan: Plan) -> list[str]:
     """Return the parts of a plan that do not repeat to the bit, as text: roles on servers or in flight, and GPUs."""
     served = [f"{role.role} on {role.engine}" for role in plan.placed if is_server(role.engine)]
-    served += [f"{role.role} in flight" for role in plan.placed if role.running.contract == "in_flight"]
+    contracts = {"in_flight": "in flight", "ready": "ready"}
+    served += [f"{r.role} {contracts[r.running.contract]}" for r in plan.placed if r.running.contract in contracts]
     return served + (["GPUs"] if any(device.kind == "gpu" for device in plan.used()) else [])

@@ -1,9 +1,9 @@
 """A run's folder: plain files with the flow of the run, its settings, and its results, written during the run.
 
 `run.json`, `settings.json`, `graph.json`, `graph.txt`, `plan.json`, `program.txt`, `flow.py`, `flow.mmd`, `plan.mmd`,
-`metrics.jsonl`, `rollouts/NODE/STEP.parquet` with their hashes in `rollouts/SHA256SUMS`, `validation/STEP.parquet`,
-`checkpoints/`, `best/PARAM/`, `weights/PARAM/`, and `lock`, locked by the process that runs it. `recorder` writes the
-files of each step.
+`metrics.jsonl`, `groups.jsonl` if steps take finished groups, `rollouts/NODE/STEP.parquet` with their hashes in
+`rollouts/SHA256SUMS`, `validation/STEP.parquet`, `checkpoints/`, `best/PARAM/`, `weights/PARAM/`, and `lock`, locked by
+the process that runs it. `recorder` writes the files of each step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from flowgraph.language.region import Observations
 from flowgraph.language.values import Metric, Value
 from flowgraph.lowering.program import Program
 from flowgraph.runtime.batch import from_table
+from flowgraph.runtime.finished_groups import TakenRows
+from flowgraph.runtime.places import RowSource
 from flowgraph.runtime.record.checkpoint import disk_fault
+from flowgraph.runtime.record.group_journal import GROUPS, read_groups
 from flowgraph.runtime.record.recorded_values import rollout_nodes, with_extras, with_values
 from flowgraph.runtime.record.run_facts import MetricsLine, RunFacts, SettingsFacts, schema_fault
 from flowgraph.serialize.graph import from_json
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
 METRICS, ROLLOUTS = "metrics.jsonl", "rollouts"
 RECORDS = "records"  # in a checkpoint's state: the sizes and hashes of `JOURNALS` at that step
 VALIDATION = "validation"  # the responses of each check of held-out data, by its step
-JOURNALS = (METRICS, f"{ROLLOUTS}/{SUMS}")
+JOURNALS = (METRICS, f"{ROLLOUTS}/{SUMS}", GROUPS)
 MAX_METRICS_BYTES = 2**28  # of `metrics.jsonl`: some hundred thousand steps
 ROLLOUT = re.compile(r"([0-9]{6,18})\.(parquet|part)")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -154,7 +157,7 @@ class RunFolder:
                 path.unlink()
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """Return the size in bytes and the hash of each existing journal (metrics, hashes of rollouts), by name."""
+        """Return the size in bytes and the hash of each existing file of `JOURNALS`, by name."""
         return {
             name: {"size_bytes": path.stat().st_size, "sha256": sha256(path)}
             for name in JOURNALS
@@ -389,6 +392,14 @@ class Replay:
         changed = file_mismatches(folder, {name: digest for name, digest in listed.items() if name in replayed})
         if why := next(chain(unlisted, changed), ""):
             raise RunFolderError(f"cannot be replayed: {why}", where=str(folder))
+
+    def in_their_order(self, rows: RowSource) -> RowSource:
+        """Return a source of prompts in the order of the run's groups, if its steps took groups as they finished.
+
+        Raises DataError as `read_groups` does; `batch` raises it for groups that are not of these prompts.
+        """
+        groups = read_groups(self.folder.path)
+        return rows if groups is None else TakenRows(rows, groups, str(self.folder.path / GROUPS))
 
     def sources(self) -> dict[str, RecordedRollouts]:
         """Return the recorded rollouts by the name of their node."""

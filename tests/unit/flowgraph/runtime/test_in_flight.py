@@ -76,7 +76,7 @@ def ahead(prompts: Prompts, policy: Policy) -> Policy:
 
 def flying(depth: int, every: int = 1, of: Flow[..., object] = ahead) -> Program:
     graph = compile_graph(of.graph())
-    return lower(graph, with_contract(plan_of(graph, depth, every), "in_flight"))
+    return lower(graph, with_contract(plan_of(graph, depth, every), graph, "in_flight"))
 
 
 @flow
@@ -94,7 +94,7 @@ def untold(prompts: Prompts, policy: Policy) -> tuple[Policy, Rollout]:
 
 def replaced(program: Program) -> Program:
     """Return the program with the contract `scheduled`."""
-    return lower(program.graph, with_contract(program.plan, "scheduled"))
+    return lower(program.graph, with_contract(program.plan, program.graph, "scheduled"))
 
 
 @dataclass(eq=False)
@@ -449,7 +449,7 @@ def test_what_cannot_be_in_flight_is_refused_with_a_reason(golden: Callable[[str
     graph = compile_graph(ahead.graph())
 
     def changed(role: str, **fields: Any) -> Plan:
-        plan = with_contract(plan_of(graph, 1), "in_flight")
+        plan = with_contract(plan_of(graph, 1), graph, "in_flight")
         rows = [row.model_copy(update=fields) if row.role == role else row for row in plan.placed]
         return plan.model_copy(update={"placed": tuple(rows)})
 
@@ -473,11 +473,11 @@ def test_what_cannot_be_in_flight_is_refused_with_a_reason(golden: Callable[[str
             refuse_unsupported(plan, "plan.json")
         texts.append(f"{name}\n{refused.value}")
     with pytest.raises(PlanError) as refused:
-        with_contract(plan_of(graph), "in_flight", "plan.json")
+        with_contract(plan_of(graph), graph, "in_flight", "plan.json")
     texts.append(f"a plan without overlap\n{refused.value}")
     unread = compile_graph(untold.graph())
     with pytest.raises(PlanError) as refused:
-        check_plan(with_contract(plan_of(unread, 1), "in_flight"), unread, "plan.json")
+        check_plan(with_contract(plan_of(unread, 1), unread, "in_flight"), unread, "plan.json")
     texts.append(f"rows that nothing trains on\n{refused.value}")
     golden("\n\n".join(texts), "programs/in_flight/refused.txt")
 
@@ -487,8 +487,8 @@ def test_plan_files_have_the_contract_only_if_it_is_in_flight() -> None:
     plan = plan_of(graph, 1)
     assert "contract" not in plan.to_json()
     assert "hold" not in plan.to_json()
-    flies = with_contract(plan, "in_flight")
+    flies = with_contract(plan, graph, "in_flight")
     assert '"contract": "in_flight"' in flies.to_json()
     assert Plan.from_json(flies.to_json()) == flies
-    assert with_contract(flies, "scheduled") == plan
+    assert with_contract(flies, graph, "scheduled") == plan
     assert str(flies.placed[0].running) == "contract=in_flight" or str(flies.placed[1].running) == "contract=in_flight"
