@@ -36,7 +36,11 @@ class DataError(FlowError, ValueError):
     def other_overlap(cls, where: str, saved: str, now: str) -> DataError:
         """Return the error for a checkpoint whose steps overlap as `saved` says, unlike the plan's, as `now` says."""
         what = f"was written with {saved}, but the plan has {now}"
-        return cls(what, where=where, hint="resume with the plan of the run, or with the same --depth and --sync-every")
+        return cls(
+            what,
+            where=where,
+            hint="resume with the plan of the run, or with the same --depth, --sync-every and --contract",
+        )
 
     @classmethod
     def failed(cls, where: object, what: str, fault: Exception, hint: str = "") -> DataError:

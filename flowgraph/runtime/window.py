@@ -20,6 +20,7 @@ from flowgraph.lowering.program import HOST, Pipeline, Program, Take, Transfer
 from flowgraph.lowering.project_columns import value_types
 from flowgraph.runtime.finished_groups import FinishedGroup, GroupPool, picks_of
 from flowgraph.runtime.group_order import GroupName
+from flowgraph.runtime.token_versions import AGED
 
 WINDOW, ROWS = "window.json", "window"
 
@@ -184,8 +185,15 @@ def load_window(places: Any, program: Program, folder: Path) -> dict[int, BegunS
             if file not in items:
                 items[file] = places.kept(types[name], path, parts.get((place, name), ()))
             stores[place, name] = items[file]
+        wrong = [
+            name for _, name, _, _ in step.sums if name.startswith(AGED) and not name.removeprefix(AGED).isdecimal()
+        ]
+        if wrong:
+            raise DataError.unusable(str(folder / WINDOW), f"has a metric without an age: `{wrong[0]}`")
         observed = Observations({(node, name): (total, count) for node, name, total, count in step.sums})
-        results = {name: items[file] for name, file in step.results.items() if file in items}
+        if (lost := next((name for name, file in step.results.items() if file not in items), None)) is not None:
+            raise DataError.lacks_part(str(folder / WINDOW), lost, ())
+        results = {name: items[file] for name, file in step.results.items()}
         begun[step.step] = BegunStep(stores, results, step.staleness, observed)
     return begun
 

@@ -116,7 +116,7 @@ def _searched(
         say(line)
     if target.contract is not None:
         prepared = replace(prepared, problem=replace(prepared.problem, contract=target.contract))
-    depth, every = target.overlap or (0, 1)
+    depth, every = target.depth or 0, target.sync_every or 1
     if depth:  # forecast with steps that overlap, also where the flow would refuse to run so
         prepared = prepared.having(staleness=depth + every - 1)
     search = search_plan(prepared.problem, asked, cluster_of, say)

@@ -9,12 +9,12 @@ from flowgraph.errors import PlanError
 from flowgraph.language.graph import Graph
 
 
-def with_overlap(plan: Plan, graph: Graph, depth: int, sync_every: int, where: str = "plan") -> Plan:
+def with_overlap(plan: Plan, graph: Graph, depth: int | None, sync_every: int | None, where: str = "plan") -> Plan:
     """Return a plan whose sampling works `depth` steps ahead of training, and gets weights every `sync_every` steps.
 
-    Only roles change that sample from a copy of weights that are trained elsewhere. Whether the flow allows the lag is
-    not checked here. `where` names the plan in errors. Raises PlanError if the steps would overlap, but no role samples
-    from such a copy.
+    A depth or sync period of None stays as it is in the plan. Only roles change that sample from a copy of weights that
+    are trained elsewhere. Whether the flow allows the lag is not checked here. `where` names the plan in errors. Raises
+    PlanError if the steps would overlap, but no role samples from such a copy.
     """
     trained = {placed.role.rpartition(".")[0]: placed for placed in plan.placed if placed.role.endswith(".train")}
 
@@ -23,12 +23,14 @@ def with_overlap(plan: Plan, graph: Graph, depth: int, sync_every: int, where: s
         source = trained.get(param)
         if use != "sample" or source is None or placed.home == source.home:
             return placed
-        lag = graph.updates(param) * (depth + sync_every - 1 + placed.behind)
-        return placed.model_copy(update={"lag": lag, "ahead": depth})
+        updates = graph.updates(param)
+        ahead = placed.ahead if depth is None else depth
+        every = placed.lag // max(1, updates) - placed.ahead - placed.behind + 1 if sync_every is None else sync_every
+        return placed.model_copy(update={"lag": updates * (ahead + every - 1 + placed.behind), "ahead": ahead})
 
     rows = tuple(map(changed, plan.placed))
-    if depth + sync_every > 1 and not any(row.lag for row in rows):
-        raise PlanError.no_copy(where, plan.flow, depth, sync_every)
+    if (depth or 0) + (sync_every or 1) > 1 and not any(row.lag for row in rows):
+        raise PlanError.no_copy(where, plan.flow, depth or 0, sync_every or 1)
     assumed = plan.assumed and plan.assumed.model_copy(update={"staleness": None})
     return plan.model_copy(update={"placed": rows, "assumed": assumed})
 

@@ -15,7 +15,7 @@ from flowgraph.errors import DataError, RunFolderError
 from flowgraph.language.values import Model
 from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, Saver
-from flowgraph.runtime.record.fingerprint import differences, fingerprint, resume_promise
+from flowgraph.runtime.record.fingerprint import differences, fingerprint, irreproducible_parts, resume_promise
 from flowgraph.runtime.record.run_folder import RECORDS
 from flowgraph.runtime.window import overlap_text, read_window, steps_begun
 
@@ -186,6 +186,6 @@ def report_changes(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> None
     promises = {
         "bitwise": "what follows equals, bit for bit, a run that was not interrupted",
         "1e-5": "so what follows equals a run that was not interrupted within 1e-5, not bit for bit",
-        "statistical": "an engine or device here is not bit-reproducible: what follows is statistically equivalent",
+        "statistical": f"{', '.join(irreproducible_parts(plan))}: what follows is statistically equivalent, not bit for bit",
     }
     say(promises[resume_promise(plan, bool(changed))])
