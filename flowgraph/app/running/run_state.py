@@ -186,6 +186,6 @@ def report_changes(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> None
     promises = {
         "bitwise": "what follows equals, bit for bit, a run that was not interrupted",
         "1e-5": "so what follows equals a run that was not interrupted within 1e-5, not bit for bit",
-        "statistical": f"{', '.join(irreproducible_parts(plan))}: what follows is statistically equivalent, not bit for bit",
+        "statistical": f"{', '.join(irreproducible_parts(plan))}: what follows is equivalent only statistically",
     }
     say(promises[resume_promise(plan, bool(changed))])
