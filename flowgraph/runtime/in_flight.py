@@ -99,7 +99,7 @@ class PlacesInFlight(InProcess):
         self._work(graph, task, items, versions, key, LATER, give).add_done_callback(ended)
 
     def finished(self) -> FinishedGroup:
-        """Wait for the next group that finishes, of any step, and return it. Raises errors of what samples."""
+        """Wait for the next group that finishes, of any step, and return it. Raises errors of the sampling."""
         group = self._groups.get()
         if isinstance(group, BaseException):
             raise group
@@ -175,7 +175,7 @@ class PlacesInFlight(InProcess):
     def finish(self, step: object = None) -> Observations:
         """Wait for the tasks of `step`, or for all without one, and return its observations. Raises their errors.
 
-        The observations of what samples groups are those of the step in which it ends.
+        The observations of a task that samples groups are those of the step in which it ends.
         """
         ended = [
             (owner, future, observed)

@@ -50,7 +50,7 @@ def test_each_group_is_trained_on_once_within_the_bound_also_after_it_was_saved(
                 executor.load_state(program, tmp_path)
                 assert len(executor.groups.finished) == SIZE
             ran = executor.run(program, {"prompts": prompts}, Key(7, step), STEPS)
-            versions, groups = ran.apply(read, [DRAWN]), [group.name for group in ran.taken]
+            versions, groups = ran.apply(read, [DRAWN]), [group.name for group in ran.groups]
             places.finish()
             ages = [step - version for row in versions()[0] for version in row]
             metrics = ran.observed.means()

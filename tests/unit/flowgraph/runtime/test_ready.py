@@ -117,7 +117,7 @@ class Ran:
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
         self.tables[step] = ran.apply(lambda tables: tables[0], [DRAWN])()
-        self.metrics[step], self.taken[step] = ran.observed.means(), ran.taken
+        self.metrics[step], self.taken[step] = ran.observed.means(), ran.groups
 
     def checked(self, *_: object) -> None:
         raise AssertionError("nothing is checked here")
