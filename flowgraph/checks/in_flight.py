@@ -109,9 +109,9 @@ def _late_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[t
         yield f"the engine `{row.engine}` returns all responses of a step at once", f"these hand out groups: {engines}"
     if row.layout.data > 1 and not is_server(row.engine):
         yield f"its groups finish on {row.layout.data} ranks", "place it with data=1, or on an inference server"
-    for other in placed.plan.placed:
-        if other.ahead and other.role != row.role:
-            yield f"{other.role} works ahead, and reads rows of a step before they are chosen", "ahead=0 for it"
+    for placing in placed.plan.placed:
+        if placing.ahead and placing.role != row.role:
+            yield f"{placing.role} works ahead, and reads rows of a step before they are chosen", "ahead=0 for it"
     nodes = [node for node in placed.graph.all_nodes if node.name in role.nodes]
     if len(nodes) > 1:
         yield f"its nodes {', '.join(node.name for node in nodes)} would finish in different orders", ""
@@ -124,8 +124,8 @@ def _late_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[t
     if len(read) != 1 or not isinstance(read[0], Param) or not _has_groups(read[0]):
         yield f"{node.name} does not sample from the rows of one data set alone", ""
     elif len(data) > 1:
-        others = ", ".join(f"`{name}`" for name in data if name != read[0].name)
-        yield f"the rows of {others} would stay in the order of the data", ""
+        unordered = ", ".join(f"`{name}`" for name in data if name != read[0].name)
+        yield f"the rows of {unordered} would stay in the order of the data", ""
 
 
 def _has_groups(param: Param) -> bool:

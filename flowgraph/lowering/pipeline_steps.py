@@ -161,12 +161,12 @@ def copy_schedules(program: Program, ahead: Sequence[int]) -> Iterator[CopySched
     later than in their own step, do not use makes syncs rarer.
     """
     early = [placed for placed in program.plan.placed if placed.ahead]
-    late = {(placed.role.rpartition(".")[0], placed.pool): placed.behind for placed in early}
+    steps_late = {(placed.role.rpartition(".")[0], placed.pool): placed.behind for placed in early}
     origins = {name for name, _ in program.origins}
     for place, task in enumerate(program.tasks):
         if isinstance(task, Sync) and task.value in origins:
             updates = updates_in_step(program, task.value)
-            behind = late.get((task.target.param, task.target.pool), 0)
+            behind = steps_late.get((task.target.param, task.target.pool), 0)
             every = max(1, task.lag // updates - ahead[place] - behind + 1)
             yield CopySchedule(task.target, ahead[place], every, updates, behind)
 

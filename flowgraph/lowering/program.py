@@ -244,8 +244,8 @@ def task_cells(task: Task) -> tuple[str, str, str, str]:
         case Join(value, place, chunks, like):
             return "join", value, f"on {place}", f"{chunks} chunks, in the order of {like}"
         case Take(value, place, _, behind):
-            late = f"{behind} step{'' if behind == 1 else 's'} late"
-            return "take", value, f"on {place}", f"finished groups, the oldest first, at most {late}"
+            steps = f"{behind} step{'' if behind == 1 else 's'} late"
+            return "take", value, f"on {place}", f"finished groups, the oldest first, at most {steps}"
         case Sync(value, old, new, at_most, lag):
             return "sync", value, f"{old} -> {new}", f"lag {lag} of at most {at_most}" if at_most else ""
         case Switch(home, awake):

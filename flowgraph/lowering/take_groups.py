@@ -53,5 +53,5 @@ def without_takes(program: Program) -> Program:
     tasks = [task for task in program.tasks if not isinstance(task, Take)]
     if len(tasks) == len(program.tasks):
         return program
-    own = [replace(task, by_group=False) if isinstance(task, Run) else task for task in tasks]
-    return pipeline_steps(replace(program, tasks=tuple(own)))
+    in_order = [replace(task, by_group=False) if isinstance(task, Run) else task for task in tasks]
+    return pipeline_steps(replace(program, tasks=tuple(in_order)))

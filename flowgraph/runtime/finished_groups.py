@@ -11,8 +11,9 @@ from flowgraph.errors import DataError, LawError
 from flowgraph.language.region import Observations
 from flowgraph.language.rows import find, take
 from flowgraph.language.values import Group, Measure, Record, Value, VersionRange
+from flowgraph.runtime.batch import EXTRAS
 from flowgraph.runtime.group_order import GroupName, GroupOrder
-from flowgraph.runtime.join_chunks import stacked
+from flowgraph.runtime.join_chunks import NO_EXTRAS, stacked
 from flowgraph.runtime.places import Places, RowSource
 from flowgraph.runtime.row_identity import StoredValue
 from flowgraph.runtime.token_versions import AGED
@@ -82,7 +83,7 @@ class GroupPool:
     def take(self, step: int, places: Places) -> tuple[list[FinishedGroup], int]:
         """Return the groups that a step trains on, in order, and how many of those that it awaited were still sampled.
 
-        Waits for groups to finish. Raises the errors of what samples them, and those of `GroupOrder`.
+        Waits for groups to finish. Raises the errors of their sampling, and those of `GroupOrder`.
         """
         awaited = len(self.order.awaited(step))
         while (names := self.order.take(step)) is None:
@@ -90,7 +91,7 @@ class GroupPool:
         return [self.finished.pop(name) for name in names], awaited
 
     def receive_all(self, places: Places) -> None:
-        """Wait until all groups that have started have finished. Raises the errors of what samples them."""
+        """Wait until all groups that have started have finished. Raises the errors of their sampling."""
         while self.order.under_way:
             self._receive(places)
 
@@ -116,7 +117,7 @@ def age_in(step: int, group: FinishedGroup, drawn: VersionRange, allowed: Versio
     """Return a group as one that `step` trains on, and count its tokens by age behind the newest version `allowed`.
 
     The counts of `group.observed` are changed: they were behind the newest of `drawn`, the versions that may draw its
-    rows in any step. `node` is what samples. Raises LawError for a token of a version that is not `allowed`.
+    rows in any step. `node` is the node that samples. Raises LawError for a token of a version that is not `allowed`.
     """
     sums = group.observed.sums
     aged = {key: sums.pop(key) for key in [*sums] if key[1].startswith(AGED)}
@@ -142,7 +143,7 @@ def picked(items: Sequence[StoredValue], picks: Sequence[Pick], name: str) -> St
         values.append(_renumbered(take(item.value, torch.from_numpy(rows)), pick.added))
         ids.append({column: numbers[rows] + pick.added * (column == "#group") for column, numbers in item.ids.items()})
     return StoredValue(
-        stacked(values, name), {column: np.concatenate([each[column] for each in ids]) for column in ids[0]}
+        stacked(values, name), {column: np.concatenate([columns[column] for columns in ids]) for column in ids[0]}
     )
 
 
@@ -159,9 +160,6 @@ def picked_table(tables: Sequence[pa.Table], picks: Sequence[Pick], groups: Sequ
     """
     import numpy as np
     import pyarrow as pa
-
-    from flowgraph.runtime.batch import EXTRAS
-    from flowgraph.runtime.join_chunks import NO_EXTRAS
 
     pieces = list[pa.Table]()
     for table, pick in zip(tables, picks, strict=True):
@@ -205,14 +203,14 @@ class TakenRows:
 
 
 def taken_measures(step: int, names: Sequence[GroupName], awaited: int) -> tuple[Measure, ...]:
-    """Return the measures of which groups a step trains on.
+    """Return the measures of the groups that a step trains on.
 
     They are `moved`, the share of groups of other steps; `waited`, the groups that it had to wait for because of the
     bound; and `late`, the most steps by which a group came after its own.
     """
-    late = max((step - name.step for name in names), default=0)
+    steps_late = max((step - name.step for name in names), default=0)
     return (
         Measure("moved", total=sum(name.step != step for name in names), count=len(names)),
         Measure("waited", total=awaited, count=1),
-        Measure("late", total=max(0, late), count=1),
+        Measure("late", total=max(0, steps_late), count=1),
     )

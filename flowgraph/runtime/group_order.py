@@ -113,9 +113,9 @@ class GroupOrder:
 
     def _refuse(self, step: int, groups: Sequence[GroupName]) -> None:
         """Raise DataError unless a step can train on these groups."""
-        late = [group for group in self._finished if group.step + self.behind <= step and group not in groups]
+        overdue = [group for group in self._finished if group.step + self.behind <= step and group not in groups]
         unknown = [group for group in groups if group not in self._finished]
-        why = f"leaves out {late[0]}, for which it is the last" if late else ""
+        why = f"leaves out {overdue[0]}, for which it is the last" if overdue else ""
         if not len(groups) == len({*groups}) == self._size:
             why = f"names {len({*groups})} groups, and a step trains on {self._size}"
         elif unknown:

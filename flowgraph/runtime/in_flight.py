@@ -104,7 +104,7 @@ class PlacesInFlight(InProcess):
         self._work(graph, task, items, versions, key, LATER, give).add_done_callback(ended)
 
     def finished(self) -> FinishedGroup:
-        """Wait for the next group that finishes, of any step, and return it. Raises errors of what samples."""
+        """Wait for the next group that finishes, of any step, and return it. Raises errors of the sampling."""
         group = self._groups.get()
         if isinstance(group, BaseException):
             raise group
@@ -180,8 +180,8 @@ class PlacesInFlight(InProcess):
     def finish(self, step: object = None) -> Observations:
         """Wait for the tasks of `step`, or for all without one, and return its observations.
 
-        Raises their errors, and those of tasks of other steps that have failed already. The observations of what
-        samples groups are those of the step in which it ends.
+        Raises their errors, and those of tasks of other steps that have failed already. The observations of a task
+        that samples groups are those of the step in which it ends.
         """
         ended = [
             (owner, future, observed)

@@ -91,14 +91,14 @@ class StartState:
 class StepResult:
     """The results of one step: items by name, and the observations; `pools` has times of each pool if steps overlap.
 
-    `taken` has the groups that the step trained on, if it took those that had finished.
+    `groups` are those that the step trained on, if it took those that had finished.
     """
 
     items: Mapping[str, Item]
     observed: Observations
     places: Places
     pools: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
-    taken: Sequence[TakenGroup] = ()
+    groups: Sequence[TakenGroup] = ()
 
     def apply(self, function: Callable[..., Any], names: Sequence[str], *rest: Any) -> Callable[[], Any]:
         """Call a function on the tables of the results called `names`, as `Places.apply` does."""
@@ -164,8 +164,8 @@ class Executor:
                     self.carried[carries[i]] = item
         pools = {} if program.pipeline is None else self.pool_times.of_step(program, step.observed.measured)
         replayed = next((source for source in sources.values() if isinstance(source, TakenRows)), None)
-        taken = step.taken if replayed is None else replayed.groups[key.step]
-        return StepResult(step.results, step.observed, self.places, pools, taken)
+        trained_on = step.groups if replayed is None else replayed.groups[key.step]
+        return StepResult(step.results, step.observed, self.places, pools, trained_on)
 
     def execute(self, program: Program, sources: Mapping[str, RowSource], key: Key, task: Task) -> None:
         """Execute one task of step `key.step` of a program whose steps overlap; tasks of other steps may be under way.
@@ -313,7 +313,7 @@ class _Step:
         self._executor, self._program, self._sources, self._key = executor, program, sources, key
         self._places, self._versions = executor.places, executor.versions
         self.results, self.staleness, self.observed = dict[str, Item](), dict[str, int](), Observations()
-        self.taken = list[TakenGroup]()
+        self.groups = list[TakenGroup]()
         self._stores: dict[str | Home, dict[str, Item]] = {HOST: {}}
         self._carried = dict[str, str]()
         for name, home in program.origins:
@@ -441,18 +441,20 @@ class _Step:
         step, groups, pipeline = self._key.step, self._executor.groups, self._program.pipeline
         home = next(run.home for run in self._program.tasks if isinstance(run, Run) and run.by_group)
         copy = pipeline.schedule(home) if pipeline is not None and home is not None else None
-        assert copy is not None, "what samples by group works ahead, on a copy that has a schedule"
+        assert copy is not None, "a role that samples by group works ahead, on a copy that has a schedule"
         groups.order.behind = copy.behind
-        taken, awaited = groups.take(step, self._places)
+        finished, awaited = groups.take(step, self._places)
         newest = copy.updates * step
         allowed = VersionRange(oldest=max(0, newest - copy.bound), newest=newest)
-        for group in taken:
-            self.taken.append(age_in(step, group, copy.versions(group.name.step), allowed, task.value))
+        for group in finished:
+            self.groups.append(age_in(step, group, copy.versions(group.name.step), allowed, task.value))
             self.observed.merge(group.observed)
-        names = [group.name for group in taken]
+        names = [group.name for group in finished]
         self.observed.add(task.value, taken_measures(step, names, awaited))
         kind = value_types(self._program.graph)[task.value]
-        self.results[task.value] = self._places.pick([group.item for group in taken], picks_of(names), kind, task.value)
+        self.results[task.value] = self._places.pick(
+            [group.item for group in finished], picks_of(names), kind, task.value
+        )
         self._put(task.place, task.value, self.results[task.value])
-        prompts = TakenRows(self._sources[task.prompts], {step: self.taken}).batch(step)
+        prompts = TakenRows(self._sources[task.prompts], {step: self.groups}).batch(step)
         self._put(HOST, task.prompts, self._places.read(StartState(prompts), step))

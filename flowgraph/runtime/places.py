@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flowgraph.runtime.finished_groups import FinishedGroup, Pick
 
 LATER = object()
-"""The owner of work that no step waits for: it samples groups, of which any step may train on each."""
+"""The owner of work that no step waits for: it samples groups, and any step may train on each of them."""
 
 Item = Any
 """A value as places store it: the value itself, or references to its rows."""
@@ -71,7 +71,7 @@ class Places(Protocol):
         ...
 
     def finished(self) -> FinishedGroup:
-        """Wait for the next group that finishes, of any step, and return it. Raises errors of what samples."""
+        """Wait for the next group that finishes, of any step, and return it. Raises errors of the sampling."""
         ...
 
     def pick(self, items: Sequence[Item], picks: Sequence[Pick], kind: type[Value], name: str) -> Item:

@@ -103,7 +103,7 @@ def save_window(
 ) -> None:
     """Write steps that have begun to `window.json`, and their values to files in the new folder `window`.
 
-    So are the groups of `pool`, all of which must have finished. `places` writes the files; wait with its `finish`
+    So are the groups of `pool`, which must all have finished. `places` writes the files; wait with its `finish`
     until they are complete. Writes nothing if no step has begun.
     """
     if program.pipeline is None or not begun:

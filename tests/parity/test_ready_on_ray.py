@@ -10,9 +10,11 @@ import pytest
 
 from flowgraph.analysis.flat_graph import to_json
 from flowgraph.app.planning.overlap import with_contract
+from flowgraph.flows.flow_files import find_flow
 from flowgraph.language import Key
 from flowgraph.lowering.lower import lower
 from flowgraph.models import resolve
+from flowgraph.passes import compile_graph
 from flowgraph.runtime.group_order import GroupName
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.interpreter import Executor
@@ -20,12 +22,13 @@ from flowgraph.runtime.ray.device import Flows
 from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.start import start
 from nodes.data.source import PromptSource
-from tests.parity.in_flight_runs import DRAWN, GRAPH, OWN
+from tests.parity.in_flight_runs import DRAWN, OWN
 from tests.unit.flowgraph.lowering.test_pipeline_steps import plan_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow(group="ray")]
 
 STEPS, SIZE = 5, 3
+GRAPH = compile_graph(find_flow(f"{OWN}:short_responses").flow.graph())
 
 
 def test_each_group_is_trained_on_once_within_the_bound_also_after_it_was_saved(
@@ -47,7 +50,7 @@ def test_each_group_is_trained_on_once_within_the_bound_also_after_it_was_saved(
                 executor.load_state(program, tmp_path)
                 assert len(executor.groups.finished) == SIZE
             ran = executor.run(program, {"prompts": prompts}, Key(7, step), STEPS)
-            versions, groups = ran.apply(read, [DRAWN]), [group.name for group in ran.taken]
+            versions, groups = ran.apply(read, [DRAWN]), [group.name for group in ran.groups]
             places.finish()
             ages = [step - version for row in versions()[0] for version in row]
             metrics = ran.observed.means()

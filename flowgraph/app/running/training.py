@@ -323,9 +323,9 @@ def _train(
             if checkpoint is not None:
                 executor.load_state(job.program, checkpoint.parts)
             checkpoints_of(folder).forget_after(start)  # their records are removed
-            if known := read_groups(folder.path):  # what was trained on before is trained on again, in that order
+            if journal := read_groups(folder.path):  # what was trained on before is trained on again, in that order
                 order = executor.groups.order
-                order.planned = {step: [group.name for group in known[step]] for step in known if step >= start}
+                order.planned = {step: [group.name for group in journal[step]] for step in journal if step >= start}
                 order.where = str(folder.path / GROUPS)
             folder.rewind(start, checkpoint.state().get(RECORDS, {}) if checkpoint is not None else {})
             tokens = ready.request.training.record_tokens

@@ -181,14 +181,14 @@ class RayPlaces:
         self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: ReadVersions, key: Key
     ) -> None:
         """Submit a task that samples the groups of a step, which `finished` returns; the step does not wait for it."""
-        assert task.home is not None, "what samples reads a model"
+        assert task.home is not None, "a task that samples reads a model"
         (self._sampling,) = self._members(task.home)
         step, self._step = self._step, LATER
         self.run(graph, task, items, versions, key)
         self._step = step
 
     def finished(self) -> FinishedGroup:
-        """Wait for the next group that finishes, of any step. Raises errors of what samples, and those of `finish`."""
+        """Wait for the next group that finishes, of any step. Raises errors of the sampling, and those of `finish`."""
         member = self._sampling
         assert member is not None, "`sample` was called before"
         table, report = member.actor.finished.options(num_returns=2, concurrency_group=HAND).remote()

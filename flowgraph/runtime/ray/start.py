@@ -74,8 +74,8 @@ def _start_actors(
     if any(task.hands_out or task.by_group for task in runs):
         groups |= {HAND: 1}
     if any(home.in_flight for home in homes) and program.pipeline is not None:
-        late = max(copy.behind for copy in program.pipeline.copies)
-        groups |= {WEIGHTS: 1, IN_FLIGHT: program.pipeline.depth + 1 + late}
+        steps_late = max(copy.behind for copy in program.pipeline.copies)
+        groups |= {WEIGHTS: 1, IN_FLIGHT: program.pipeline.depth + 1 + steps_late}
     actor: Any = cast("Any", ray.remote)(concurrency_groups=groups)(RankActor)
     names = dict.fromkeys(name for name, _ in pool.devices)
     strategies = {name: _reserve(program, pool, name, nodes[name], places.groups) for name in names}

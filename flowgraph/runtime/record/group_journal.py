@@ -32,14 +32,14 @@ class GroupsLine(BaseModel):
     groups: list[tuple[Number, Number, Number]]
 
 
-def groups_line(step: int, taken: Sequence[TakenGroup]) -> str:
+def groups_line(step: int, groups: Sequence[TakenGroup]) -> str:
     """Return the line of the journal for a step that trained on these groups.
 
     >>> groups_line(3, [TakenGroup(GroupName(2, 17), 1)]).strip()
     '{"step": 3, "groups": [[2, 17, 1]]}'
     """
-    groups = [(*group.name, group.first_version) for group in taken]
-    return json.dumps({"step": step, "groups": groups}) + "\n"
+    rows = [(*group.name, group.first_version) for group in groups]
+    return json.dumps({"step": step, "groups": rows}) + "\n"
 
 
 def read_groups(run: Path) -> dict[int, tuple[TakenGroup, ...]] | None:

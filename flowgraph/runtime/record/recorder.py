@@ -110,9 +110,9 @@ class Recorder:
         tokens = token_sum(self.graph, ran.observed)
         times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds, **ran.pools}
         self._metrics.add(json.dumps({"step": step, **ran.observed.means(), "time": times}) + "\n")
-        if ran.taken:
+        if ran.groups:
             self._groups = self._groups or Journal(self.folder.path / GROUPS)
-            self._groups.add(groups_line(step, ran.taken))
+            self._groups.add(groups_line(step, ran.groups))
         refused = self._rollouts_refused(), self._lines_refused(step + 1)
         for name, types in self._values.items():
             self._write(rollout_file(self.folder.path.absolute(), name, step), ran, name, types, listed=True)

@@ -14,27 +14,39 @@ import pyarrow as pa
 import pytest
 
 from flowgraph import Flow, Loss, flow, node, stale
+from flowgraph.analysis.flat_graph import to_json
 from flowgraph.analysis.placed_graph import PlacedGraph, check_plan
 from flowgraph.app.planning.overlap import with_contract
 from flowgraph.checks.in_flight import check_groups_are_taken_once, check_in_flight_roles, check_ready_roles
 from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import DataError, LawError, PlanError
+from flowgraph.language import Key
 from flowgraph.language.handle import Completion, SampleRequest
 from flowgraph.language.region import Observations
 from flowgraph.language.traits import Rows
 from flowgraph.language.values import VersionRange
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import Home, Program, Take
+from flowgraph.lowering.program import Home, Program, Run, Take
 from flowgraph.lowering.take_groups import without_takes
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import RunSpec, train
-from flowgraph.runtime.finished_groups import AGAIN, FinishedGroup, TakenGroup, TakenRows, age_in
+from flowgraph.runtime.finished_groups import (
+    AGAIN,
+    FinishedGroup,
+    Pick,
+    TakenGroup,
+    TakenRows,
+    age_in,
+    picked_table,
+)
 from flowgraph.runtime.group_order import GroupName
 from flowgraph.runtime.in_flight import PlacesInFlight
 from flowgraph.runtime.interpreter import Executor, StepResult
 from flowgraph.runtime.local import InProcess
 from flowgraph.runtime.places import RowSource
+from flowgraph.runtime.ray.device import Flows, RankActor, table_with_ids
+from flowgraph.runtime.row_identity import StoredValue
 from flowgraph.runtime.token_versions import AGED
 from nodes import (
     Policy,
@@ -105,7 +117,7 @@ class Ran:
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
         self.tables[step] = ran.apply(lambda tables: tables[0], [DRAWN])()
-        self.metrics[step], self.taken[step] = ran.observed.means(), ran.taken
+        self.metrics[step], self.taken[step] = ran.observed.means(), ran.groups
 
     def checked(self, *_: object) -> None:
         raise AssertionError("nothing is checked here")
@@ -380,3 +392,45 @@ def test_a_plan_file_has_the_steps_that_a_group_may_be_late(digit_rows: pa.Table
 def test_one_task_at_a_time_cannot_take_what_finishes(ran: Any) -> None:
     with pytest.raises(LawError, match="only where places work side by side"):
         ran(ready(), places=InProcess).train()
+
+
+# ------------------------------------------------------------------------------------------- in an actor
+
+
+def test_an_actor_returns_groups_one_by_one_and_then_the_error_of_what_samples(
+    tiny_parts: TINY_PARTS, digit_rows: pa.Table
+) -> None:
+    program, source = ready(), PromptSource(digit_rows, SIZE, seed=SEED)
+    (task,) = (task for task in program.tasks if isinstance(task, Run) and task.by_group)
+    assert task.home is not None and program.pipeline is not None
+    model, tokenizer = tiny_parts
+    handle: Any = Uneven(copy.deepcopy(model), tokenizer)
+    slow = int(source.rows(0)[0])
+    handle.delay_s = lambda step, prompt: 0.5 if prompt == slow else 0.0
+    actor = RankActor(Flows((to_json(program.graph),), __file__), handles={task.home: handle})
+    versions = {"policy": program.pipeline.copies[0].versions(0)}
+    rows = table_with_ids(StoredValue.of(source.batch(0)))
+    results = actor.run(0, task, versions, Key(SEED, 0), [(1, False)], rows)
+    assert len(results) == 1, "the groups are in the mailbox"
+    assert not results[0].sums, "what is observed belongs to the groups"
+    groups = [actor.finished() for _ in range(SIZE)]
+    prompts = [prompt for _, (_, prompt, _) in groups]
+    assert prompts[-1] == slow and sorted(prompts) == sorted(source.rows(0).tolist())
+    for table, (step, prompt, observed) in groups:
+        assert step == 0 and table.column("group").to_pylist() == table.column("#group").to_pylist() == [prompt] * 2
+        assert observed.sums[DRAWN, "response_length"] == (8, 2)
+        assert observed.sums[DRAWN, f"{AGED}{program.pipeline.copies[0].behind}"] == (8, 1)
+    picks = [Pick(prompts[2]), Pick(prompts[0], again=1)]
+    picked = picked_table([groups[2][0], groups[0][0]], picks, ["group"], DRAWN)
+    assert picked.column("group").to_pylist() == [prompts[2]] * 2 + [prompts[0] + AGAIN] * 2
+    assert picked.column("#group").to_pylist() == picked.column("group").to_pylist()
+    together = picked_table([picked, picked], [Pick(prompts[2]), Pick(prompts[0] + AGAIN)], ["group"], DRAWN)
+    assert together.equals(picked), "of a table of several groups, the rows of one"
+    other = groups[0][0].replace_schema_metadata({b"flowgraph.scalars": b"{}"})
+    with pytest.raises(LawError, match="its groups give different scalars"):
+        picked_table([groups[1][0], other], picks, [], DRAWN)
+    handle.version = 9
+    with pytest.raises(LawError, match="they are at 9"):
+        actor.run(0, task, versions, Key(SEED, 1), [(1, False)], rows)
+    with pytest.raises(LawError, match="they are at 9"):
+        actor.finished()
