@@ -144,7 +144,10 @@ def check_groups_are_taken_once(program: Program) -> Iterator[FlowError]:
         what = f"{names} samples by group, and {len(takes)} tasks take groups"
         yield LawError(what, hint="the pass take_groups adds a take for each")
         return
-    behind = {(row.pool, row.behind) for row in program.plan.placed if row.ahead}
+    behind = {(row.pool, row.behind): row for row in program.plan.placed if row.ahead and row.behind}
+    for row in behind.values() if not takes else ():
+        what = f"the plan lets groups of {row.role} be {row.behind} steps late, and the program takes none"
+        yield LawError(what, hint="the pass take_groups adds a take")
     for take in takes:
         if (take.place, take.behind) not in behind:
             yield LawError(f"`{' '.join(str(take).split())}`: the plan sets another number of steps")

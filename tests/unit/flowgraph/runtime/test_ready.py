@@ -48,6 +48,7 @@ from flowgraph.runtime.places import RowSource
 from flowgraph.runtime.ray.device import Flows, RankActor, table_with_ids
 from flowgraph.runtime.row_identity import StoredValue
 from flowgraph.runtime.token_versions import AGED
+from flowgraph.serialize.program_text import program_text
 from nodes import (
     Policy,
     Prompts,
@@ -362,8 +363,9 @@ def test_what_cannot_be_taken_as_it_finishes_is_refused_with_a_reason(golden: Ca
     golden("\n\n".join(texts), "programs/ready/refused.txt")
 
 
-def test_the_law_finds_a_take_that_is_missing_or_late() -> None:
+def test_the_law_finds_a_take_that_is_missing_or_late(golden: Callable[[str, str], None]) -> None:
     program = ready()
+    golden(program_text(program).partition("\n")[2], "programs/ready/lowered.txt")
     assert not [*check_groups_are_taken_once(program)]
     (take,) = (task for task in program.tasks if isinstance(task, Take))
     without = replace(program, tasks=tuple(task for task in program.tasks if task is not take))
@@ -372,6 +374,7 @@ def test_the_law_finds_a_take_that_is_missing_or_late() -> None:
     for wrong, why in (
         (without, "policy.generate samples by group, and 0 tasks take groups"),
         (later, "the plan sets another number of steps"),
+        (without_takes(program), "the plan lets groups of policy.sample be 2 steps late, and the program takes none"),
         (last, "rows_match, group_normalize reads the rows of a step before they are taken"),
     ):
         assert any(why in str(error) for error in check_groups_are_taken_once(wrong))
