@@ -70,8 +70,11 @@ class Places(Protocol):
         """
         ...
 
-    def finished(self) -> FinishedGroup:
-        """Wait for the next group that finishes, of any step, and return it. Raises errors of the sampling."""
+    def finished(self, *, wait: bool = True) -> FinishedGroup | None:
+        """Return the next group that finishes, of any step; None, without `wait`, if none has finished by now.
+
+        Raises errors of the sampling.
+        """
         ...
 
     def pick(self, items: Sequence[Item], picks: Sequence[Pick], kind: type[Value], name: str) -> Item:

@@ -293,13 +293,13 @@ class RankActor:
         tables = self.mailbox.take((graph, task.nodes, key.step), task.chunk.index, last=task.chunk.is_last)
         return *(tables or empty_tables(self.workers[graph], task)), Observations()
 
-    def finished(self) -> tuple[pa.Table, GroupReport]:
-        """Wait for the next group that a task by group has sampled; return its table, and which group it is.
+    def finished(self, *, wait: bool = True) -> tuple[pa.Table | None, GroupReport | None]:
+        """Return the table of the next group that a task by group has sampled, and which group it is.
 
-        Raises the error of such a task.
+        Without `wait`, both are None if none has finished by now. Raises the error of such a task.
         """
-        group: tuple[pa.Table, GroupReport] = self.mailbox.next_group()
-        return group
+        group: tuple[pa.Table, GroupReport] | None = self.mailbox.next_group(wait=wait)
+        return group or (None, None)
 
     def _post_error(self, task: Run, error: BaseException) -> None:
         if task.by_group:

@@ -200,7 +200,16 @@ def test_each_group_is_trained_on_once_within_the_bound_with_its_own_prompt(ran:
 
 def test_a_slow_group_is_not_waited_for_before_its_last_step(ran: Any) -> None:
     first = next(iter(PromptSource.rows(ran(ready()).sources["prompts"], 0).tolist()))
-    run = ran(ready(), lambda step, prompt: 2.0 if (step, prompt) == (0, first) else 0.0).train()
+
+    class Waiting(Uneven):
+        """Its first response comes when the weights of step 2 do."""
+
+        async def sample(self, request: SampleRequest) -> Completion:
+            while (request.key.step, request.prompt) == (0, first) and self.version < 2:
+                await asyncio.sleep(0.01)
+            return await super().sample(request)
+
+    run = ran(ready(), kind=Waiting).train()
     each_once(run.taken, run.sources)
     run.keeps_the_bound()
     (trained,) = [step for step in range(STEPS) if GroupName(0, first) in run.names(step)]
