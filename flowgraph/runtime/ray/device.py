@@ -266,15 +266,14 @@ class RankActor:
                 meter.gives(*results[: len(ran.values)])
             self.measures.split(task, ends_s)
         except BaseException as error:
-            if posts and not task.by_group:
+            if isinstance(error, FlowError):
+                error.where = error.where or worker.line_of(task)
+                where = f"as {task.role} on {seat}" if seat is not None else "on the host"
+                error.notes = (*error.notes, f"in {', '.join(task.nodes)} {where}, step {key.step}")
+            if posts and task.by_group:
+                self.mailbox.post(error)
+            elif posts:
                 self.mailbox.end(batch, error)
-            if not isinstance(error, FlowError):
-                self._post_error(task, error)
-                raise
-            error.where = error.where or worker.line_of(task)
-            where = f"as {task.role} on {seat}" if seat is not None else "on the host"
-            error.notes = (*error.notes, f"in {', '.join(task.nodes)} {where}, step {key.step}")
-            self._post_error(task, error)
             raise
         if seat is not None and task.home is not None and not leads_row_group(task.home, seat.rank):
             ran.observed.sums.clear()
@@ -300,10 +299,6 @@ class RankActor:
         """
         group: tuple[pa.Table, GroupReport] | None = self.mailbox.next_group(wait=wait)
         return group or (None, None)
-
-    def _post_error(self, task: Run, error: BaseException) -> None:
-        if task.by_group:
-            self.mailbox.post(error)
 
     def _inputs(
         self, worker: DeviceWorker, task: Run, shards: Shards, tables: Sequence[pa.Table]
