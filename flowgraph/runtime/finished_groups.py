@@ -68,7 +68,7 @@ def picks_of(names: Sequence[GroupName]) -> list[Pick]:
     """
     seen, picks = Counter[int](), list[Pick]()
     for name in names:
-        picks.append(Pick(name.prompt, seen[name.prompt]))
+        picks.append(Pick(prompt=name.prompt, again=seen[name.prompt]))
         seen[name.prompt] += 1
     return picks
 
