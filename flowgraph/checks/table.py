@@ -96,7 +96,12 @@ LAWS: Laws = {
         Law(1, "bounds", "a copy lags no further than the flow lets it", check_lags_are_allowed),
         Law(9, "early", "groups are handed out early by what can", check_chunks_can_be_handed_out),
         Law(1, "in flight", "rows that newer weights go on with are recorded and trained on", check_in_flight_roles),
-        Law(1, "ready", "groups that are trained on as they finish can be, each within the bound", check_ready_roles),
+        Law(
+            1,
+            name="ready",
+            says="groups that are trained on as they finish can be, each within the bound",
+            holders=check_ready_roles,
+        ),
     ),
     "lowered": (
         Law(13, "reads", "a value is available where it is read", check_reads_are_available, since="insert_transfers"),

@@ -168,7 +168,7 @@ def copy_schedules(program: Program, ahead: Sequence[int]) -> Iterator[CopySched
             updates = updates_in_step(program, task.value)
             behind = steps_late.get((task.target.param, task.target.pool), 0)
             every = max(1, task.lag // updates - ahead[place] - behind + 1)
-            yield CopySchedule(task.target, ahead[place], every, updates, behind)
+            yield CopySchedule(home=task.target, ahead=ahead[place], sync_every=every, updates=updates, behind=behind)
 
 
 def updates_in_step(program: Program, param: str) -> int:

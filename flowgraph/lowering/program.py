@@ -11,6 +11,7 @@ from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.engines.table import is_server, ranks_of
 from flowgraph.language.graph import Edge, Graph, Node, NodeKind
 from flowgraph.language.values import Model, Value, VersionRange
+from flowgraph.lowering.chunk import Chunk
 
 AS_USUAL = RoleSettings()
 HOST = "host"
@@ -65,33 +66,6 @@ arithmetic on the batch, which is not worth a task for each chunk."""
 
 Parts = tuple[str, ...]
 """Parts of a record as dotted paths; none: the whole value."""
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """One of the `of` chunks in which the groups of a step are handed out; `index` counts from 0, as they finish.
-
-    Which groups are in a chunk depends on how long their responses take; how many, only on the number of groups.
-    """
-
-    index: int
-    of: int
-
-    @property
-    def is_last(self) -> bool:
-        """Return whether all groups have finished when this chunk is handed out."""
-        return self.index == self.of - 1
-
-    def named(self, value: str) -> str:
-        """Return the name of this chunk of a value in a store.
-
-        >>> Chunk(1, 4).named("score")
-        'score 2/4'
-        """
-        return f"{value} {self}"
-
-    def __str__(self) -> str:
-        return f"{self.index + 1}/{self.of}"
 
 
 IDS_ONLY: Parts = ("#",)

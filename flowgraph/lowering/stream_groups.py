@@ -18,12 +18,12 @@ from functools import lru_cache
 
 from flowgraph.language.rows import leaf_paths
 from flowgraph.language.values import Kind, Model, Value
+from flowgraph.lowering.chunk import Chunk
 from flowgraph.lowering.pipeline_steps import pipeline_steps
 from flowgraph.lowering.program import (
     EARLY,
     HOST,
     IDS_ONLY,
-    Chunk,
     Join,
     Program,
     Run,

@@ -68,7 +68,7 @@ def picks_of(names: Sequence[GroupName]) -> list[Pick]:
     """
     seen, picks = Counter[int](), list[Pick]()
     for name in names:
-        picks.append(Pick(name.prompt, seen[name.prompt]))
+        picks.append(Pick(prompt=name.prompt, again=seen[name.prompt]))
         seen[name.prompt] += 1
     return picks
 
@@ -81,10 +81,12 @@ class GroupPool:
     finished: dict[GroupName, FinishedGroup] = field(default_factory=dict[GroupName, FinishedGroup])
 
     def take(self, step: int, places: Places) -> tuple[list[FinishedGroup], int]:
-        """Return the groups that a step trains on, in order, and how many of those that it awaited were still sampled.
+        """Return the groups that a step trains on, in order, and how many of them it awaited that were being sampled.
 
         Waits for groups to finish. Raises the errors of their sampling, and those of `GroupOrder`.
         """
+        while self._receive(places, wait=False):
+            pass
         awaited = len(self.order.awaited(step))
         while (names := self.order.take(step)) is None:
             self._receive(places)
@@ -95,10 +97,12 @@ class GroupPool:
         while self.order.under_way:
             self._receive(places)
 
-    def _receive(self, places: Places) -> None:
-        group = places.finished()
-        self.order.finish(group.name)
-        self.finished[group.name] = group
+    def _receive(self, places: Places, *, wait: bool = True) -> bool:
+        group = places.finished(wait=wait) if self.order.under_way else None
+        if group is not None:
+            self.order.finish(group.name)
+            self.finished[group.name] = group
+        return group is not None
 
     def by_step(self) -> Iterator[tuple[int, list[FinishedGroup]]]:
         """Yield (step, groups) for each step with groups that are not trained on yet; all must have finished."""

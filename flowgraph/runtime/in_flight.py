@@ -103,9 +103,12 @@ class PlacesInFlight(InProcess):
 
         self._work(graph, task, items, versions, key, LATER, give).add_done_callback(ended)
 
-    def finished(self) -> FinishedGroup:
-        """Wait for the next group that finishes, of any step, and return it. Raises errors of the sampling."""
-        group = self._groups.get()
+    def finished(self, *, wait: bool = True) -> FinishedGroup | None:
+        """Return the next group that finishes, of any step; None, without `wait`, if none has finished by now.
+
+        Raises errors of the sampling.
+        """
+        group = None if not wait and self._groups.empty() else self._groups.get()
         if isinstance(group, BaseException):
             raise group
         return group

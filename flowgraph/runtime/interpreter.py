@@ -18,7 +18,7 @@ from flowgraph.errors import DataError, LawError
 from flowgraph.files.untrusted import json_as, read_bytes
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Measure, Model, Value, VersionRange
+from flowgraph.language.values import Measure, Model, VersionRange
 from flowgraph.lowering.pipeline_steps import iteration, updates_in_step
 from flowgraph.lowering.program import (
     HOST,
@@ -54,7 +54,7 @@ from flowgraph.runtime.finished_groups import (
 )
 from flowgraph.runtime.group_order import GroupOrder
 from flowgraph.runtime.measure.pool_times import PoolTimes
-from flowgraph.runtime.places import Item, Places, RowSource
+from flowgraph.runtime.places import Item, Places, RowSource, StartState
 from flowgraph.runtime.token_versions import staleness_of
 from flowgraph.runtime.window import BegunStep, load_groups, load_window, save_window
 
@@ -74,17 +74,6 @@ class WeightVersions(BaseModel):
 
     models: dict[str, int]
     copies: list[tuple[str, int]]
-
-
-@dataclass(frozen=True)
-class StartState:
-    """A value that is read as it is, such as the initial value of carried state, until a step has replaced it."""
-
-    value: Value
-
-    def batch(self, step: int) -> Value:
-        """Return the value, for any step."""
-        return self.value
 
 
 @dataclass(frozen=True)
@@ -165,7 +154,7 @@ class Executor:
         pools = {} if program.pipeline is None else self.pool_times.of_step(program, step.observed.measured)
         replayed = next((source for source in sources.values() if isinstance(source, TakenRows)), None)
         trained_on = step.groups if replayed is None else replayed.groups[key.step]
-        return StepResult(step.results, step.observed, self.places, pools, trained_on)
+        return StepResult(step.results, step.observed, self.places, pools=pools, groups=trained_on)
 
     def execute(self, program: Program, sources: Mapping[str, RowSource], key: Key, task: Task) -> None:
         """Execute one task of step `key.step` of a program whose steps overlap; tasks of other steps may be under way.

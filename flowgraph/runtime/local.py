@@ -105,7 +105,7 @@ class InProcess:
         """Raise LawError: nothing finishes while other tasks of this process run."""
         raise LawError("groups are taken as they finish only where places work side by side")
 
-    def finished(self) -> FinishedGroup:
+    def finished(self, *, wait: bool = True) -> FinishedGroup | None:
         """Raise LawError, as `sample` does."""
         raise LawError("no group is being sampled")
 

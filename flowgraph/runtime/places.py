@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -35,6 +36,17 @@ class RowSource(Protocol):
     def batch(self, step: int) -> Value:
         """Return the rows of step `step` (from 0)."""
         ...
+
+
+@dataclass(frozen=True)
+class StartState:
+    """A value that is read as it is, such as the initial value of carried state, until a step has replaced it."""
+
+    value: Value
+
+    def batch(self, step: int) -> Value:
+        """Return the value, for any step."""
+        return self.value
 
 
 class Places(Protocol):
@@ -70,8 +82,11 @@ class Places(Protocol):
         """
         ...
 
-    def finished(self) -> FinishedGroup:
-        """Wait for the next group that finishes, of any step, and return it. Raises errors of the sampling."""
+    def finished(self, *, wait: bool = True) -> FinishedGroup | None:
+        """Return the next group that finishes, of any step; None, without `wait`, if none has finished by now.
+
+        Raises errors of the sampling.
+        """
         ...
 
     def pick(self, items: Sequence[Item], picks: Sequence[Pick], kind: type[Value], name: str) -> Item:

@@ -43,10 +43,11 @@ from flowgraph.language.values import Model, State
 from flowgraph.lowering.lower import lower
 from flowgraph.runtime.driver import Listener, RunSpec, train
 from flowgraph.runtime.hosting import ModelSetup
-from flowgraph.runtime.interpreter import LOST, Executor, StartState
+from flowgraph.runtime.interpreter import LOST, Executor
 from flowgraph.runtime.loggers import metric_logger, trackers
 from flowgraph.runtime.measure.measured_step import MeasuredRecorder
 from flowgraph.runtime.measure.profiling import Profiles, profiled_steps, write_ray_timeline
+from flowgraph.runtime.places import StartState
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
 from flowgraph.runtime.record.group_journal import GROUPS, read_groups
 from flowgraph.runtime.record.recorded_values import TOKEN_ROWS

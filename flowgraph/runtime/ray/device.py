@@ -266,15 +266,14 @@ class RankActor:
                 meter.gives(*results[: len(ran.values)])
             self.measures.split(task, ends_s)
         except BaseException as error:
-            if posts and not task.by_group:
+            if isinstance(error, FlowError):
+                error.where = error.where or worker.line_of(task)
+                where = f"as {task.role} on {seat}" if seat is not None else "on the host"
+                error.notes = (*error.notes, f"in {', '.join(task.nodes)} {where}, step {key.step}")
+            if posts and task.by_group:
+                self.mailbox.post(error)
+            elif posts:
                 self.mailbox.end(batch, error)
-            if not isinstance(error, FlowError):
-                self._post_error(task, error)
-                raise
-            error.where = error.where or worker.line_of(task)
-            where = f"as {task.role} on {seat}" if seat is not None else "on the host"
-            error.notes = (*error.notes, f"in {', '.join(task.nodes)} {where}, step {key.step}")
-            self._post_error(task, error)
             raise
         if seat is not None and task.home is not None and not leads_row_group(task.home, seat.rank):
             ran.observed.sums.clear()
@@ -293,17 +292,13 @@ class RankActor:
         tables = self.mailbox.take((graph, task.nodes, key.step), task.chunk.index, last=task.chunk.is_last)
         return *(tables or empty_tables(self.workers[graph], task)), Observations()
 
-    def finished(self) -> tuple[pa.Table, GroupReport]:
-        """Wait for the next group that a task by group has sampled; return its table, and which group it is.
+    def finished(self, *, wait: bool = True) -> tuple[pa.Table | None, GroupReport | None]:
+        """Return the table of the next group that a task by group has sampled, and which group it is.
 
-        Raises the error of such a task.
+        Without `wait`, both are None if none has finished by now. Raises the error of such a task.
         """
-        group: tuple[pa.Table, GroupReport] = self.mailbox.next_group()
-        return group
-
-    def _post_error(self, task: Run, error: BaseException) -> None:
-        if task.by_group:
-            self.mailbox.post(error)
+        group: tuple[pa.Table, GroupReport] | None = self.mailbox.next_group(wait=wait)
+        return group or (None, None)
 
     def _inputs(
         self, worker: DeviceWorker, task: Run, shards: Shards, tables: Sequence[pa.Table]

@@ -30,11 +30,15 @@ class Mailbox:
             self._groups.append(group)
             self._changed.notify_all()
 
-    def next_group(self) -> Any:
-        """Wait for the next group that finishes, and return it. Raises an error that was put in its place."""
+    def next_group(self, *, wait: bool = True) -> Any:
+        """Return the next group that finishes; None, without `wait`, if there is none now.
+
+        Raises an error that was put in its place.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._groups)
-            group = self._groups.popleft()
+            if wait:
+                self._changed.wait_for(lambda: self._groups)
+            group = self._groups.popleft() if self._groups else None
         if isinstance(group, BaseException):
             raise group
         return group

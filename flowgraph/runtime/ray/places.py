@@ -187,13 +187,18 @@ class RayPlaces:
         self.run(graph, task, items, versions, key)
         self._step = step
 
-    def finished(self) -> FinishedGroup:
-        """Wait for the next group that finishes, of any step. Raises errors of the sampling, and those of `finish`."""
+    def finished(self, *, wait: bool = True) -> FinishedGroup | None:
+        """Return the next group that finishes, of any step; None, without `wait`, if none has finished by now.
+
+        Raises errors of the sampling, and those of `finish`.
+        """
         member = self._sampling
         assert member is not None, "`sample` was called before"
-        table, report = member.actor.finished.options(num_returns=2, concurrency_group=HAND).remote()
+        table, report = member.actor.finished.options(num_returns=2, concurrency_group=HAND).remote(wait=wait)
         call = PendingCall(report, f"the next group of {member.seat}", member)
         (report,) = Supervisor(self.members, self.session.started, self.deadlines).results([call])
+        if report is None:
+            return None
         step, prompt, observed = report
         return FinishedGroup(GroupName(step, prompt), TableReferences((table,)), observed)
 

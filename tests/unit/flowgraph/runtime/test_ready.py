@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from flowgraph.runtime.driver import RunSpec, train
 from flowgraph.runtime.finished_groups import (
     AGAIN,
     FinishedGroup,
+    GroupPool,
     Pick,
     TakenGroup,
     TakenRows,
@@ -200,7 +202,31 @@ def test_each_group_is_trained_on_once_within_the_bound_with_its_own_prompt(ran:
 
 def test_a_slow_group_is_not_waited_for_before_its_last_step(ran: Any) -> None:
     first = next(iter(PromptSource.rows(ran(ready()).sources["prompts"], 0).tolist()))
-    run = ran(ready(), lambda step, prompt: 2.0 if (step, prompt) == (0, first) else 0.0).train()
+
+    released, steps = threading.Event(), [0]
+
+    class Waiting(Uneven):
+        """Its first response comes when step 2 waits for it."""
+
+        async def sample(self, request: SampleRequest) -> Completion:
+            while (request.key.step, request.prompt) == (0, first) and not released.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            return await super().sample(request)
+
+    class Watched(PlacesInFlight):
+        def finished(self, *, wait: bool = True) -> FinishedGroup | None:
+            if wait and steps[-1] == 2:
+                released.set()
+            return super().finished(wait=wait)
+
+    class Noted(GroupPool):
+        def take(self, step: int, places: Any) -> Any:
+            steps.append(step)
+            return super().take(step, places)
+
+    run = ran(ready(), kind=Waiting, places=Watched)
+    run.executor.groups = Noted(run.executor.groups.order)
+    run.train()
     each_once(run.taken, run.sources)
     run.keeps_the_bound()
     (trained,) = [step for step in range(STEPS) if GroupName(0, first) in run.names(step)]
