@@ -139,8 +139,8 @@ class Target(Part):
 
     @property
     def changes_plan(self) -> bool:
-        """Return whether overlap or chunks are asked for, which change the plan that is found or named."""
-        return self.overlap is not None or self.chunks is not None
+        """Return whether overlap, a contract or chunks are asked for, which change the plan that is found or named."""
+        return self.overlap is not None or self.contract is not None or self.chunks is not None
 
     @model_validator(mode="after")
     def _contradictions(self) -> Target:

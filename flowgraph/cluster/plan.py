@@ -118,6 +118,11 @@ class RoleSettings(Data):
     contract: Contract = Field(default="scheduled", exclude_if=lambda contract: contract == "scheduled")
     hold: Hold = Field(default="retract", exclude_if=lambda hold: hold == "retract")
 
+    @property
+    def in_flight(self) -> bool:
+        """Return whether responses that are under way at a sync go on with the new weights."""
+        return self.contract != "scheduled"
+
     def __str__(self) -> str:
         everything = len(self.offload) == len(get_args(Offloaded))
         fields = type(self).model_fields

@@ -47,7 +47,7 @@ class Home:
     @property
     def in_flight(self) -> bool:
         """Return whether a sync to this copy does not wait for the responses that it is drawing."""
-        return self.running.contract != "scheduled"
+        return self.running.in_flight
 
     def rank_of(self, place: int) -> int:
         """Return the data rank, from 0, of the member with index `place`; members of one rank are adjacent.

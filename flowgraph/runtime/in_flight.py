@@ -9,18 +9,19 @@ import contextlib
 import queue
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flowgraph.engines.table import is_server
-from flowgraph.errors import FlowError
+from flowgraph.errors import FlowError, UsageError
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Model
 from flowgraph.lowering.program import HOST, Home, Run, Sync, Transfer, results_given
+from flowgraph.runtime.daemon_thread import DaemonThread
 from flowgraph.runtime.finished_groups import FinishedGroup
 from flowgraph.runtime.group_order import GroupName
 from flowgraph.runtime.hosting import stream_full_weights
@@ -32,7 +33,7 @@ from flowgraph.runtime.row_identity import StoredValue
 from flowgraph.runtime.serving import Servers
 from flowgraph.runtime.worker import NodeResults
 
-THREADS = 64  # of tasks that may run at once at no particular place: most of them wait for their inputs
+CLOSE_S = 10.0  # for which a run that ends waits for tasks under way, such as the answer of a judge
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,14 @@ def resolved(item: StoredValue | Pending) -> StoredValue:
     return item.values.result()[item.name] if isinstance(item, Pending) else item
 
 
+def begin(function: Callable[[], Any]) -> Future[Any]:
+    """Return the result, still to come, of a function that a thread of its own calls."""
+    thread = DaemonThread()
+    future = thread.submit(function)
+    thread.close()
+    return future
+
+
 def failed(future: Future[Any]) -> bool:
     """Return whether a task has ended with an error."""
     return future.done() and future.exception() is not None
@@ -58,13 +67,10 @@ class PlacesInFlight(InProcess):
     """Places in this process: each pool runs its tasks in order in one thread, beside those of the others.
 
     Tasks on copies in flight, and host nodes without side effects, have threads of their own. Host nodes with side
-    effects run in order. Nothing is profiled.
+    effects run in order. Nothing is profiled. The end of a run waits for tasks under way, but not for long.
     """
 
-    _anywhere: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS))
-    _in_order: dict[str, ThreadPoolExecutor] = field(
-        default_factory=lambda: defaultdict(lambda: ThreadPoolExecutor(1)), init=False
-    )
+    _in_order: dict[str, DaemonThread] = field(default_factory=lambda: defaultdict(DaemonThread), init=False)
     _under_way: list[tuple[object, Future[Any], Observations]] = field(
         default_factory=list[tuple[object, "Future[Any]", Observations]]
     )
@@ -132,17 +138,21 @@ class PlacesInFlight(InProcess):
             for weights in came if flies else ():
                 weights.result()
             inputs = {name: resolved(item) for name, item in items.items()}
-            with measures.of(task, graph):
-                results = worker.run(task, inputs, versions, key, give)
+            try:
+                with measures.of(task, graph):
+                    results = worker.run(task, inputs, versions, key, give)
+            except FlowError as error:
+                error.where = error.where or worker.line_of(task)
+                error.notes = (*error.notes, f"in {', '.join(task.nodes)}, step {key.step}")
+                raise
             observed.merge(results.observed)
             observed.seconds |= results.observed.seconds
             return results.values
 
-        return self._submit(self._anywhere if free else self._in_order[task.place], work, owner)
+        return self._submit(None if free else task.place, work, owner)
 
-    def _submit(
-        self, threads: ThreadPoolExecutor, work: Callable[[Observations, Measures], Any], owner: object
-    ) -> Future[Any]:
+    def _submit(self, lane: str | None, work: Callable[[Observations, Measures], Any], owner: object) -> Future[Any]:
+        """Submit work to the thread of a lane, or without one to a thread of its own."""
         observed = Observations()
 
         def measured() -> Any:
@@ -151,14 +161,14 @@ class PlacesInFlight(InProcess):
             observed.measured += measures.drained()
             return result
 
-        future = threads.submit(measured)
+        future = begin(measured) if lane is None else self._in_order[lane].submit(measured)
         self._under_way.append((owner, future, observed))
         return future
 
     def transfer(self, task: Transfer, item: Any) -> Any:
         """Return the value as it arrives at the target of the task, once it has been computed."""
         copy = super().transfer
-        return Pending(self._anywhere.submit(lambda: {task.value: copy(task, resolved(item))}), task.value)
+        return Pending(begin(lambda: {task.value: copy(task, resolved(item))}), task.value)
 
     def sync(self, task: Sync, version: int) -> None:
         """Submit a copy of weights from the source of the task to its target, after all earlier tasks of the source.
@@ -176,9 +186,9 @@ class PlacesInFlight(InProcess):
                 meter.gives(*weights.values())
                 target.take(weights, version)
 
-        copied = self._submit(self._in_order[task.source.pool], give, self._step)
+        copied = self._submit(task.source.pool, give, self._step)
         lane = f"weights of {task.target}" if task.target.in_flight else task.target.pool
-        self._came[task.target] = self._submit(self._in_order[lane], take, self._step)
+        self._came[task.target] = self._submit(lane, take, self._step)
 
     def finish(self, step: object = None) -> Observations:
         """Wait for the tasks of `step`, or for all without one, and return its observations.
@@ -224,19 +234,27 @@ class PlacesInFlight(InProcess):
             future.result()
 
     def close(self) -> None:
-        """Abort the responses under way, and end the threads and the servers of this process."""
+        """Abort the responses under way, wait at most 10 s for other tasks under way, and end the servers."""
         for home, handle in self.handles.items():
             if home.in_flight:
                 with contextlib.suppress(FlowError):
                     handle.abort()
-        for threads in (self._anywhere, *self._in_order.values()):
-            threads.shutdown(cancel_futures=True)
+        wait([future for _, future, _ in self._under_way if not future.cancel()], CLOSE_S)
+        for thread in self._in_order.values():
+            thread.close()
         super().close()
 
 
 def places_in_process(
     homes: Sequence[Home], handles: Mapping[Home, Any], servers: Servers, profiles: Profiles
 ) -> InProcess:
-    """Return the places of a program with these homes: they work side by side, in threads, if any home is in flight."""
-    kind = PlacesInFlight if any(home.in_flight for home in homes) else InProcess
-    return kind(handles, servers, profiles)
+    """Return the places of a program with these homes: they work side by side, in threads, if any home is in flight.
+
+    Raises UsageError if steps of such a program should be profiled.
+    """
+    if not any(home.in_flight for home in homes):
+        return InProcess(handles, servers, profiles)
+    if profiles.steps:
+        what = "tasks that run side by side in one process cannot be profiled"
+        raise UsageError(what, where="--profile", hint="--runtime ray, or --contract scheduled")
+    return PlacesInFlight(handles, servers)

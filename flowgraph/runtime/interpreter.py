@@ -127,9 +127,10 @@ class Executor:
         if program.pipeline is None:
             self.places.work_for(None)
             step = _Step(self, program, sources, key)
-            for task in program.tasks:
-                step.execute(task)
-            step.observe(self.places.finish())
+            with self.pool_times.left_out():  # a check between steps that overlap
+                for task in program.tasks:
+                    step.execute(task)
+                step.observe(self.places.finish())
         else:
             fills = key.step not in self.begun and key.step not in self.window
             if fills and key.step:
@@ -211,6 +212,13 @@ class Executor:
         steps that have begun. Copies on engines that only sample are left out, because these engines cannot return
         weights. Homes are woken to be saved, and others of their pools put to sleep.
         """
+        for step in self.begun.values():
+            step.observe(self.places.finish(step))
+        self.groups.receive_all(self.places)
+        with self.pool_times.left_out():
+            self._write_state(program, folder)
+
+    def _write_state(self, program: Program, folder: Path) -> None:
         trained = _trained(program)
         for param, home in trained.items():
             self._wake(program, home)
@@ -228,10 +236,7 @@ class Executor:
         copy_versions = [(copy_name(home), self.versions.get(home, 0)) for home in lagging]
         versions = WeightVersions(models=newest, copies=copy_versions)
         (folder / VERSIONS).write_text(versions.model_dump_json(indent=1), "utf-8")
-        for step in self.begun.values():
-            step.observe(self.places.finish(step))
         begun = self.window | {number: step.so_far() for number, step in self.begun.items()}
-        self.groups.receive_all(self.places)
         save_window(self.places, program, begun, folder, self.groups)
         self.places.finish()
 

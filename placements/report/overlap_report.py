@@ -51,8 +51,16 @@ def in_flight_lines(problem: PlanningProblem, homes: Sequence[RolePlacement]) ->
 
     Yields nothing if no role has such rows, or if seconds are not known.
     """
-    flying = [home for home in homes if home.running.contract == "in_flight"]
-    waiting = [replace(home, running=home.running.model_copy(update={"contract": "scheduled"})) for home in homes]
+    flying = [home for home in homes if home.running.in_flight]
+    waiting = [
+        replace(
+            home,
+            running=home.running.model_copy(update={"contract": "scheduled"}),
+            lag=home.lag - home.behind * problem.running.updates(home.role.param),
+            behind=0,
+        )
+        for home in homes
+    ]
     step, scheduled_s = step_of(problem, homes), period_of(problem, waiting)
     if not flying or not step.period_s or not scheduled_s:
         return

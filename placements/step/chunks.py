@@ -28,7 +28,7 @@ def with_chunks(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> lis
     Chunks that are returned can be run, also of steps that overlap.
     """
     best = [replace(home, chunks=1) for home in homes]
-    if not problem.streamed or any(home.running.contract == "in_flight" for home in homes):
+    if not problem.streamed or any(home.running.in_flight for home in homes):
         return best
     best_s = period_of(problem, best)
     for chunks in CANDIDATES:

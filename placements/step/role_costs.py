@@ -104,8 +104,8 @@ def sampling_seconds(
     """
     way = in_flight or best_in_flight(problem, group, engine, layout, running, load)
     share, precision = running.cache_share or 1.0, running.precision
-    goes_on = running.contract == "in_flight" or streams(problem, load.role)
-    keeps = running.hold == "in_place" if running.contract == "in_flight" else problem.keeps_caches
+    goes_on = running.in_flight or streams(problem, load.role)
+    keeps = running.hold == "in_place" if running.in_flight else problem.keeps_caches
     again = goes_on and (running.sleeps or not keeps)
     settled = replace(way, sync_every=1) if running.sleeps else way
     return _sampling(problem, group, engine, layout, share, precision, load, settled, goes_on, again)
@@ -130,7 +130,7 @@ def best_in_flight(
     the update, a weight sync takes `sync_s` seconds, and other pools work for `training_s` seconds on the rows of a
     step before its update ends. Rows in flight get weights `every` so many steps.
     """
-    if running.contract == "in_flight":
+    if running.in_flight:
         ways = ways_across_syncs(ahead, every, stretch_of(load))
     else:
         ways = ways_in_flight(problem.lag, streamed=streams(problem, load.role), ahead=ahead)

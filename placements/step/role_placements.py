@@ -36,7 +36,7 @@ class RolePlacement:
 
     def every(self, graph: Graph) -> int:
         """Return the number of steps from one sync of the role's weights to the next, in a run of this graph."""
-        return max(1, self.lag // max(1, graph.updates(self.role.param)) - self.ahead + 1)
+        return max(1, self.lag // max(1, graph.updates(self.role.param)) - self.ahead - self.behind + 1)
 
 
 def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:

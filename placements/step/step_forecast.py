@@ -204,7 +204,7 @@ class _TimedStep:
 
     def load_seconds(self, load: NodeWorkload) -> Seconds:
         home = self.by_role[load.role.name]
-        goes_on = home.running.contract == "in_flight" or streams(self.problem, home.role)
+        goes_on = home.running.in_flight or streams(self.problem, home.role)
         return work_of(
             self.problem, home, load, self._in_flight(home, load) if goes_on and home.role.use == "sample" else None
         )

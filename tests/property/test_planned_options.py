@@ -38,7 +38,7 @@ asked = st.fixed_dictionaries(
         "depth": st.integers(0, 3),
         "sync_every": st.integers(1, 3),
         "chunks": st.integers(1, 4),
-        "contract": st.sampled_from(("scheduled", "in_flight")),
+        "contract": st.sampled_from(("scheduled", "in_flight", "ready")),
     },
 )
 
@@ -85,6 +85,7 @@ SPLIT: dict[str, Any] = {"flow": "decoupled_ppo", "cluster": "2xcpu-4GiB", "plac
     [
         ({"staleness": "2", "contract": "in_flight"}, (2, 1, 1, "in_flight")),
         ({"depth": 2, "contract": "in_flight"}, (2, 2, 1, "in_flight")),
+        ({"depth": 1, "contract": "ready"}, (4, 1, 1, "ready")),
         ({"depth": 1, "chunks": 2, **SERVED}, (1, 1, 2, "scheduled")),
         ({"staleness": "1", "streamed": True, "ratio": "1:1", **SERVED}, (1, 1, 1, "scheduled")),
     ],
@@ -116,6 +117,8 @@ def test_a_contract_of_steps_that_do_not_overlap_has_no_effect_and_that_is_said(
         ({"depth": 1, "contract": "in_flight", "streamed": True}, "--contract in_flight: cannot be combined with"),
         ({"depth": 1, "contract": "in_flight", "chunks": 2, **SERVED}, "which rows in flight cannot be combined with"),
         ({"contract": "in_flight"}, "none of its roles works ahead of training"),
+        ({"depth": 1, "contract": "ready", "streamed": True}, "--contract ready: cannot be combined with --streamed"),
+        ({"staleness": "2", "contract": "ready"}, "--contract ready: cannot be combined with --staleness"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], text: str) -> None:

@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from flowgraph.analysis.placed_graph import check_plan
-from flowgraph.app.planning.overlap import with_contract, with_overlap
+from flowgraph.app.planning.overlap import with_chunks, with_contract, with_overlap
 from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.planning.saved_plans import plan_again, prepare_again, saved_plan
-from flowgraph.app.planning.streaming import with_chunks
 from flowgraph.app.request import Request, Say, Search, Target, option
 from flowgraph.cluster.plan import Plan
 from flowgraph.cluster.this_machine import core_warnings
@@ -77,10 +76,16 @@ def _refuse_contradictions(request: Request) -> None:
         ),
         (target.chunks is not None and search.streamed, "--chunks", "--streamed", "fixes what --streamed chooses"),
         (
-            target.contract == "in_flight" and search.streamed,
-            "--contract in_flight",
+            target.contract in ("in_flight", "ready") and search.streamed,
+            f"--contract {target.contract}",
             "--streamed",
             "rows that cross syncs cannot be handed out in chunks",
+        ),
+        (
+            target.contract == "ready" and bool(search.staleness),
+            "--contract ready",
+            "--staleness",
+            "groups may be late by what the depth leaves of the bound, so name the depth: --depth 1",
         ),
     )
     for both, first, second, why in pairs:
@@ -115,7 +120,8 @@ def _searched(
     for line in (*core_warnings(prepared.problem.cluster), *notes):
         say(line)
     if target.contract is not None:
-        prepared = replace(prepared, problem=replace(prepared.problem, contract=target.contract))
+        goes_on = "scheduled" if target.contract == "scheduled" else "in_flight"
+        prepared = replace(prepared, problem=replace(prepared.problem, contract=goes_on))
     depth, every = target.depth or 0, target.sync_every or 1
     if depth:  # forecast with steps that overlap, also where the flow would refuse to run so
         prepared = prepared.having(staleness=depth + every - 1)
@@ -127,22 +133,22 @@ def _searched(
     if target.overlap is not None or (prepared.problem.staleness or 0) <= prepared.problem.staleness_bound:
         prepared = replace(prepared, assumed=prepared.assumed.model_copy(update={"staleness": None}))
     plan = search.best.plan(prepared.assumed, asked.pins)
-    where, changes = f"plan of {plan.flow}", target.changes_plan
-    if changes:
+    where = f"plan of {plan.flow}"
+    if asked.staleness is not None:  # the search has chosen the overlap, under this contract
+        target = target.model_copy(update={"contract": None})
+    if target.changes_plan:
         plan = _as_asked(plan, prepared.problem.graph, target, where)
-    if target.contract is not None and (target.overlap is not None or asked.staleness is None):
-        plan, changes = with_contract(plan, prepared.problem.graph, target.contract, where), True
-    if prepared.problem.streamed and target.overlap is not None:
-        plan = with_best_chunks(prepared.problem, plan)
-    if changes:
+        if prepared.problem.streamed and target.overlap is not None:
+            plan = with_best_chunks(prepared.problem, plan)
         plan = saved_plan(plan, prepared, where).forecast()
-    check_plan(plan, prepared.problem.graph, f"plan of {plan.flow}")
+    check_plan(plan, prepared.problem.graph, where)
     return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 
 
 def _as_asked(plan: Plan, graph: Graph, target: Target, where: str) -> Plan:
-    """Return a plan with the overlap and the chunks that a request asks for."""
+    """Return a plan with the overlap, the contract and the chunks that a request asks for."""
     plan = plan if target.overlap is None else with_overlap(plan, graph, *target.overlap, where)
+    plan = plan if target.contract is None else with_contract(plan, graph, target.contract, where)
     return plan if target.chunks is None else with_chunks(plan, graph, target.chunks, where)
 
 
@@ -162,8 +168,6 @@ def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check |
     if plan is not None and request.target.changes_plan:
         plan = _as_asked(plan, prepared.problem.graph, request.target, where)
         prepared = prepare_again(plan, request, where)
-    if plan is not None and request.target.contract is not None:
-        plan = with_contract(plan, prepared.problem.graph, request.target.contract, where)
     if check is not None:
         check(prepared)
     if plan is None:

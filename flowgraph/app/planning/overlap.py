@@ -1,4 +1,4 @@
-"""The overlap that a request asks for, `--depth`, `--sync-every` and `--contract`, in the roles of a plan."""
+"""The overlap that a request asks for, in the roles of a plan: `--depth`, `--sync-every`, `--contract`, `--chunks`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def with_contract(plan: Plan, graph: Graph, contract: Contract, where: str = "pl
     ahead = [placed for placed in plan.placed if placed.ahead and placed.role.endswith(".sample")]
     if contract != "scheduled" and not ahead:
         why = "none of its roles works ahead of training, so no response is under way at a sync"
-        raise PlanError.not_in_flight(where, plan.flow, why, "--depth 1", contract)
+        bounds = [allowed_lag(graph, role) for role in roles(graph) if role.use == "sample"]
+        at_most = max((at_most for at_most, _ in bounds), default=0)
+        hint = "--depth 1" if at_most else "stale(…, at_most=1) in the flow, and --depth 1"
+        raise PlanError.not_in_flight(where, plan.flow, why, hint, contract)
 
     def changed(placed: PlacedRole) -> PlacedRole:
         updates = graph.updates(placed.role.rpartition(".")[0])
@@ -59,3 +62,24 @@ def with_contract(plan: Plan, graph: Graph, contract: Contract, where: str = "pl
 
     rows = (changed(placed) if placed in ahead else placed for placed in plan.placed)
     return plan.model_copy(update={"placed": tuple(rows)})
+
+
+def with_chunks(plan: Plan, graph: Graph, chunks: int, where: str = "plan") -> Plan:
+    """Return a plan whose sampling hands out the groups of a step in `chunks` chunks, as they finish.
+
+    It applies to each role that samples with a node that can do so. Whether its engine can, and whether anything reads
+    the chunks, is checked with the plan and its program. Raises PlanError if no role samples so.
+    """
+    early = {
+        role.name: role.use == "sample"
+        and any(node.op.hands_out for node in graph.all_nodes if node.name in role.nodes)
+        for role in roles(graph)
+    }
+
+    def changed(placed: PlacedRole) -> PlacedRole:
+        return placed.model_copy(update={"chunks": chunks if early.get(placed.role) else 1})
+
+    if chunks > 1 and not any(early.values()):
+        sampling = next((name for name in early if name.endswith(".sample")), plan.flow)
+        raise PlanError.no_chunks(where, sampling, chunks, "no node that samples hands out groups as they finish")
+    return plan.model_copy(update={"placed": tuple(map(changed, plan.placed))})

@@ -182,7 +182,7 @@ def prepare_from(
     )
     if any(placed.ahead for placed in plan.placed):
         staleness = sync_lag
-    flying = any(row.running.contract == "in_flight" for row in plan.placed)
+    flying = any(row.running.in_flight for row in plan.placed)
     return PreparedProblem(
         problem=replace(
             problem, sync_lag=sync_lag, staleness=staleness, contract="in_flight" if flying else "scheduled"

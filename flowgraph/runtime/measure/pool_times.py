@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from flowgraph.lowering.program import HOST, Program, Sync
@@ -13,9 +15,22 @@ from flowgraph.runtime.measure.measured_task import MeasuredTask
 
 @dataclass(eq=False)
 class PoolTimes:
-    """The times of pools in a run: `ended_s` is when the last task of each pool ended, in seconds since the epoch."""
+    """The times of pools in a run: `ended_s` is when the last task of each pool ended, in seconds since the epoch.
+
+    Time that is left out counts as if that task had ended later.
+    """
 
     ended_s: dict[str, float] = field(default_factory=dict[str, float])
+
+    @contextmanager
+    def left_out(self) -> Generator[None]:
+        """Leave the time of this block out of the pools' steps: it checks held-out data, or writes a checkpoint."""
+        began_s = time.time()
+        try:
+            yield
+        finally:
+            passed_s = time.time() - began_s
+            self.ended_s = {pool: ended_s + passed_s for pool, ended_s in self.ended_s.items()}
 
     def of_step(self, program: Program, measured: Sequence[MeasuredTask]) -> Mapping[str, Mapping[str, float]]:
         """Return the idle share (0 to 1) of each pool in a step as `idle`, and its seconds of waiting as `waited_s`.

@@ -22,7 +22,7 @@ from flowgraph.app.planning.overlap import with_contract
 from flowgraph.checks.placed import refuse_unsupported
 from flowgraph.cluster.plan import Plan, RoleSettings
 from flowgraph.engines.local.model import LocalModel
-from flowgraph.errors import DataError, LawError, PlanError
+from flowgraph.errors import DataError, LawError, PlanError, UsageError
 from flowgraph.language.handle import Completion, ResponseRows, SampleRequest
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Mask, Measure, VersionRange, Versions
@@ -34,10 +34,13 @@ from flowgraph.lowering.waits import waits_between
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import to_table
 from flowgraph.runtime.driver import RunSpec, train
-from flowgraph.runtime.in_flight import PlacesInFlight
+from flowgraph.runtime.hosting import ModelSetup
+from flowgraph.runtime.in_flight import PlacesInFlight, places_in_process
 from flowgraph.runtime.interpreter import Executor, StepResult
 from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.measure.profiling import Profiles
 from flowgraph.runtime.places import RowSource
+from flowgraph.runtime.serving import Servers
 from flowgraph.runtime.token_versions import AGED, check_token_versions, staleness_of
 from nodes import (
     Advantages,
@@ -60,6 +63,7 @@ from tests.unit.flowgraph.lowering.test_pipeline_steps import plan_of
 SEED, STEPS, DRAWN = 7, 5, "policy.generate"
 PATIENCE_S = 60.0  # in which a response waits for the weights that it is to cross; they always come
 TINY_PARTS = tuple[Any, Any]
+NO_SERVERS = Servers(ModelSetup({}, 0, Path()), Path(), 0.0)
 
 
 @flow
@@ -319,6 +323,23 @@ def test_a_task_of_a_later_step_that_failed_ends_the_step_that_is_trained_on() -
         places.finish("step 4")
     slow.set_result(None)
     places.close()
+
+
+def test_the_end_of_a_run_waits_for_tasks_under_way_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowgraph.runtime.in_flight.CLOSE_S", 0.01)
+    places, never = PlacesInFlight({}), threading.Event()
+    places._submit("a pool", lambda *_: never.wait(), None)
+    queued = places._submit("a pool", lambda *_: None, None)
+    places.close()
+    assert queued.cancelled()
+    never.set()
+
+
+def test_tasks_side_by_side_in_one_process_cannot_be_profiled(tmp_path: Path) -> None:
+    homes, profiles = flying(1).homes, Profiles(tmp_path, frozenset({1}))
+    with pytest.raises(UsageError, match="cannot be profiled"):
+        places_in_process(homes, {}, NO_SERVERS, profiles)
+    assert type(places_in_process(replaced(flying(1)).homes, {}, NO_SERVERS, profiles)) is InProcess
 
 
 def test_a_token_outside_the_bound_is_refused(flight: Any) -> None:
