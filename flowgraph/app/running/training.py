@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from flowgraph.analysis.roles import roles
 from flowgraph.app.planning.checking import refuse_other_tokenizers, refuse_what_cannot_run
 from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder
 from flowgraph.app.planning.make_plan import planned_for
@@ -30,7 +31,7 @@ from flowgraph.app.running.run_state import (
 )
 from flowgraph.app.running.runtime_launch import RuntimeChoice, choose_runtime, open_runtime, read_attached
 from flowgraph.app.running.validation import held_out_check
-from flowgraph.checks.placed import refuse_unsupported
+from flowgraph.checks.placed import allowed_lag, refuse_unsupported
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.build.plan_picture import plan_picture
@@ -388,12 +389,19 @@ def write_initial_files(ready: PreparedRun, folder: RunFolder) -> None:
     folder.begin(inputs.graph, job.program, inputs.resolved, inputs.file.source, about, diagrams)
 
 
+def _oldest_version(graph: Graph, step: int) -> int:
+    """Return the oldest version of weights that a step of a flow may train on, of all that it samples from."""
+    sampling = [role for role in roles(graph) if role.use == "sample"]
+    return min((graph.updates(role.param) * step - allowed_lag(graph, role)[0] for role in sampling), default=0)
+
+
 def _job(plan: Plan, inputs: FlowInputs, request: Request, replay: Replay | None) -> RunSpec:
     graph, seed = inputs.graph, request.workload.seed or 0
     program = lower(graph, plan, where=str(request.target), watch=watch_engines)
     mixed = inputs.data.mixed(inputs.batch)
     rows: RowSource = PromptSource(table=inputs.data.train, rows_per_step=inputs.batch, seed=seed, mixed=mixed)
-    rows = rows if replay is None else replay.in_their_order(rows)
+    if replay is not None:
+        rows = replay.in_their_order(rows, lambda step: _oldest_version(graph, step))
     sources: dict[str, RowSource] = {
         param.name: StartState(param.type(param.initial)) if issubclass(param.type, State) else rows
         for param in graph.params

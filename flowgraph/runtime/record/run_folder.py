@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -393,13 +393,20 @@ class Replay:
         if why := next(chain(unlisted, changed), ""):
             raise RunFolderError(f"cannot be replayed: {why}", where=str(folder))
 
-    def in_their_order(self, rows: RowSource) -> RowSource:
+    def in_their_order(self, rows: RowSource, oldest: Callable[[int], int]) -> RowSource:
         """Return a source of prompts in the order of the run's groups, if its steps took groups as they finished.
 
-        Raises DataError as `read_groups` does; `batch` raises it for groups that are not of these prompts.
+        `oldest` returns the oldest version of weights that a step may train on. Raises DataError as `read_groups` does,
+        and for a group of an older version; `batch` raises it for groups that are not of these prompts.
         """
-        groups = read_groups(self.folder.path)
-        return rows if groups is None else TakenRows(rows, groups, str(self.folder.path / GROUPS))
+        groups, where = read_groups(self.folder.path), str(self.folder.path / GROUPS)
+        if groups is None:
+            return rows
+        for step, taken in groups.items():
+            if (first := min((group.first_version for group in taken), default=oldest(step))) < oldest(step):
+                why = f"step {step} trained on responses of version {first}, and the flow allows {oldest(step)} and newer"
+                raise DataError.unusable(where, why, "replay it with the flow of that run")
+        return TakenRows(rows, groups, where)
 
     def sources(self) -> dict[str, RecordedRollouts]:
         """Return the recorded rollouts by the name of their node."""

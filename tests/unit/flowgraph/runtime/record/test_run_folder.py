@@ -361,3 +361,13 @@ def test_a_journal_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) 
         with pytest.raises(OSError, match=name):
             Journal(tmp_path / name)
     os.close(reader)
+
+
+def test_a_replay_of_responses_that_are_older_than_the_flow_allows_is_refused(tmp_path: Path) -> None:
+    lines = ({"step": 0, "groups": [[0, 1, 0]]}, {"step": 1, "groups": [[1, 2, 0]]})
+    (tmp_path / "groups.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    replay = Replay(RunFolder(tmp_path), find_flow("grpo").flow.graph())
+    rows = StartState(Scores(torch.zeros(1)))
+    assert isinstance(replay.in_their_order(rows, lambda step: max(0, step - 1)), TakenRows)
+    with pytest.raises(DataError, match="step 1 trained on responses of version 0, and the flow allows 1 and newer"):
+        replay.in_their_order(rows, lambda step: step)
