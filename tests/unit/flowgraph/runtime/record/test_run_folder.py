@@ -20,6 +20,7 @@ from flowgraph import Loss, Record, Value, flow, node
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import DataError, RunFolderError
 from flowgraph.files.hashes import SUMS, read_sums
+from flowgraph.flows.flow_files import find_flow
 from flowgraph.flows.settings import ResolvedSetting
 from flowgraph.language import Key, Kind, Rows
 from flowgraph.language.graph import Graph
@@ -28,7 +29,9 @@ from flowgraph.language.values import Group
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import HeldOutResult
+from flowgraph.runtime.finished_groups import TakenRows
 from flowgraph.runtime.interpreter import Executor, StepResult
+from flowgraph.runtime.places import StartState
 from flowgraph.runtime.record.checkpoint import disk_fault
 from flowgraph.runtime.record.recorder import Journal, Recorder
 from flowgraph.runtime.record.run_facts import DataFacts, ResumableRun, schema_fault
