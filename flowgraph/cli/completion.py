@@ -88,8 +88,11 @@ def flows(incomplete: str) -> list[str]:
     def has_flow(path: Path) -> bool:
         if path.suffix != ".py" or not path.is_file():
             return False
-        with path.open("rb") as file:
-            return b"@flow" in file.read(READ_BYTES)
+        try:
+            with path.open("rb") as file:
+                return b"@flow" in file.read(READ_BYTES)
+        except OSError:
+            return False
 
     return [*named_flows(incomplete), *_offered(_paths(incomplete, has_flow), incomplete)]
 

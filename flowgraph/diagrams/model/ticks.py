@@ -91,7 +91,10 @@ def number_text(value: float, step: float = 0.0, largest: float = 0.0) -> str:
     ('0.2', '40k', '2e-6', '0.0')
     >>> number_text(0.93456), number_text(1234.5), number_text(3.0), number_text(1e-6)
     ('0.935', '1.23k', '3', '1e-6')
+    >>> number_text(999.96)
+    '1k'
     """
+    value = value if step or not math.isfinite(value) else float(f"{value:.3g}")  # 999.96 is 1k
     size = max(abs(value), step, largest)
     if size and not 1e-3 <= size < 1e9:
         mantissa, _, exponent = f"{value:.2e}".partition("e")

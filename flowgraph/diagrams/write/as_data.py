@@ -144,11 +144,12 @@ def _sizes(drawing: MemoryChart | Comparison | Scatter) -> Iterator[tuple[str, f
             for i, store in enumerate(stores):
                 yield f"stores[{i}]", min(store.capacity_bytes, store.room_bytes)
                 for j, phase in enumerate(store.phases):
-                    yield from ((f"stores[{i}].phases[{j}]", size) for _, size in phase.held)
+                    sizes = [*(size for _, size in phase.held), phase.measured_bytes or 0]
+                    yield from ((f"stores[{i}].phases[{j}]", size) for size in sizes)
         case Comparison(strips=strips):
             yield from ((f"strips[{i}]", strip.seconds or 0.0) for i, strip in enumerate(strips))
         case Scatter(dots=dots):
-            yield from ((f"dots[{i}]", min(dot.seconds, dot.memory_bytes)) for i, dot in enumerate(dots))
+            yield from ((f"dots[{i}]", size) for i, dot in enumerate(dots) for size in (dot.seconds, dot.memory_bytes))
 
 
 def to_plain(value: Any) -> Any:
