@@ -355,7 +355,9 @@ class RayPlaces:
 
     def kept(self, kind: type[Value], path: Path, parts: Parts) -> TableReferences:
         """Return references to the rows that `keep` wrote, with all parts; a host process reads the file."""
-        return TableReferences((host_task(read_rows).remote(path),))
+        rows = host_task(read_rows).remote(path)
+        self._wait_for(rows, f"reading {path.name}", None)
+        return TableReferences((rows,))
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
         """Save the weights or state of a home to `folder`, or load them, on all its members; wait for all calls.

@@ -190,7 +190,9 @@ class Supervisor:
         children = _children()
         self._check_ray(children)
         for member in self.members:
-            ref, since = self._asked.setdefault(member, (member.ask(), time.monotonic()))
+            if member not in self._asked:
+                self._asked[member] = member.ask(), time.monotonic()
+            ref, since = self._asked[member]
             ready, _ = ray.wait([ref], timeout=0)
             if ready:
                 del self._asked[member]

@@ -125,7 +125,10 @@ class RunFolder:
         import fcntl
 
         path = self.path / "lock"
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        except OSError as error:  # a link, or a folder
+            raise RunFolderError.cannot(str(path), error) from error
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise RunFolderError.cannot(str(path), ValueError("it is not a plain file"))

@@ -338,7 +338,7 @@ def test_a_lock_that_is_a_pipe_or_a_link_is_refused_and_what_it_points_to_stays(
     (folder.path / "lock").unlink()
     other.write_text("mine")
     (folder.path / "lock").symlink_to(other)
-    with pytest.raises(OSError, match="lock"), folder.locked():
+    with pytest.raises(RunFolderError, match="lock"), folder.locked():
         pass
     assert other.read_text() == "mine"
 
