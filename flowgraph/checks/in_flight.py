@@ -23,9 +23,9 @@ def check_in_flight_roles(placed: PlacedGraph) -> Iterator[FlowError]:
     """Yield an error for each role in flight (`in_flight` or `ready`) whose responses cannot go on with newer weights.
 
     Such a role samples ahead of training, on devices that do not train, and never sleeps. What its nodes return says
-    which version drew each token, and the update of their model reads it. No role of the plan hands out chunks. A role
-    of a model that the plan does not train may have the contract: it gets no weights. Also an error: a hold without the
-    contract.
+    which version of the weights sampled each token, and the update of their model reads it. No role of the plan passes
+    groups on in chunks. A role of a model that the plan does not train may have the contract: it gets no weights. Also
+    an error: a role under the contract `scheduled` whose `hold` is not the default.
     """
     for row in placed.plan.placed:
         role = placed.roles.get(row.role)
@@ -80,9 +80,10 @@ def read_by_updates(graph: Graph, param: str) -> frozenset[str]:
 def check_ready_roles(placed: PlacedGraph) -> Iterator[FlowError]:
     """Yield an error for each role with the contract `ready` whose groups cannot be trained on as they finish.
 
-    One node of such a role samples, from the rows of one data parameter, and hands out its groups as they finish, from
-    one rank. No other role works ahead, and no node reads rows of other data, whose order would stay that of the data.
-    A plan that trains the role's model says by how many steps a group may be `behind`, and only such a plan does.
+    One node of such a role samples, from the rows of one data parameter, and passes its groups on as they finish, from
+    one rank or an inference server. No other role works ahead, and no node reads rows of other data, whose order would
+    stay that of the data. The plan says by how many steps a group may be `behind`. Roles of models that the flow does
+    not update are not checked. Also an error: `behind` for a role with another contract.
     """
     for row in placed.plan.placed:
         role = placed.roles.get(row.role)
@@ -133,9 +134,12 @@ def _has_groups(param: Param) -> bool:
 
 
 def check_groups_are_taken_once(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each run that samples by group and has no take of its rows, or a take without such a run.
+    """Yield an error if the tasks that take finished groups do not match the runs that sample by group, or the plan.
 
-    Also an error: a task that reads what is taken before it is, and a take that is later or earlier than the plan says.
+    Such a task (Take) replaces the rows of a step by those of groups that have finished. Errors: there is not one for
+    each run, in the same order, and then nothing else is checked; the plan lets groups be late, but none are taken; a
+    task lets groups be late by a number of steps that the plan does not set; a run reads the rows of a step before they
+    are taken.
     """
     sampled = [(run.nodes[0], run.place) for run in program.tasks if isinstance(run, Run) and run.by_group]
     takes = [task for task in program.tasks if isinstance(task, Take)]

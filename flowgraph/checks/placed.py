@@ -140,7 +140,7 @@ def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterat
 
 
 def misread_settings(graph: Graph) -> Mapping[str, str]:
-    """Return, by engine, the sampling settings of a graph that the engine would not sample with, as text.
+    """Return, by engine, the sampling settings of a graph, as text, with which the engine samples another distribution.
 
     Engines that sample as asked are left out; of several nodes with such settings, the first is reported.
     """
@@ -248,7 +248,10 @@ def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
 
 
 def allowed_lag(graph: Graph, role: Role) -> tuple[int, Node]:
-    """Return the most updates by which the weights of a role may be old in a flow, and the node that allows no more."""
+    """Return the most updates by which the weights that a role reads may be old in a flow, and the node that sets this.
+
+    The node is the reader with the smallest bound, the first of several.
+    """
     readers = [node for node in graph.all_nodes if node.name in role.nodes]
     reads = ((node, edge, carried_from(edge)) for node in readers for edge in models_read(node))
     bounds = ((edge.at_most, node) for node, edge, root in reads if root is not None and root.name == role.param)

@@ -82,7 +82,7 @@ def named_flows(incomplete: str) -> list[str]:
 def flows(incomplete: str) -> list[str]:
     """Return the names of flows, then the Python files with `@flow` in the first 64 KiB, that begin with `incomplete`.
 
-    Folders, which may hold such files, are returned too.
+    Folders, which may hold such files, are returned too, with a slash at their end.
     """
 
     def has_flow(path: Path) -> bool:
@@ -118,7 +118,7 @@ def runs(incomplete: str) -> list[str]:
 
 
 def models(incomplete: str) -> list[str]:
-    """Return the built-in models, models of the shipped table, and model folders that begin with `incomplete`.
+    """Return the built-in models, the models of the shipped table and the folders that begin with `incomplete`.
 
     In a text `PARAM=MODEL`, only the model is completed. Models of the table are offered only after the first letter.
     """
@@ -147,7 +147,7 @@ def placements(incomplete: str) -> list[str]:
 
 
 def clusters(incomplete: str) -> list[str]:
-    """Return the short forms of small clusters, and the TOML files, that begin with `incomplete`.
+    """Return the short forms of small clusters, the TOML files and the folders that begin with `incomplete`.
 
     After a number of devices, such as `8x`, device models are offered too.
     """

@@ -398,7 +398,8 @@ Fields = dict[str, Any]
 def takes(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds options of a request to a command, and passes their values as its first argument.
 
-    The decorator raises KeyError for an unknown name.
+    This argument is a dict by field, without the command's own parameters, which are passed by name. The decorator
+    raises KeyError for an unknown name.
 
     Args:
         names: all options in the order of `--help`, including the command's own parameters: a field of a request, or

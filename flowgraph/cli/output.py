@@ -104,9 +104,9 @@ def print_result(result: Any, *, as_json: bool, **detail: int) -> None:
 
 
 def requested_columns() -> int | None:
-    """Return the columns that text may use: those of the variable COLUMNS if it is set, or else those of the terminal.
+    """Return the columns that text may use: those of the environment variable COLUMNS, or else those of the terminal.
 
-    None, if stdout is a file or a pipe and COLUMNS is not set: text is not broken then.
+    The result is None if stdout is a file or a pipe and COLUMNS is not set: text is not broken then.
     """
     if sys.stdout.isatty() or os.environ.get("COLUMNS", ""):
         return shutil.get_terminal_size((COLUMNS_ELSEWHERE, 24)).columns
@@ -121,7 +121,8 @@ def layout_columns() -> int:
 def wrap_lines(text: str, columns: int) -> str:
     """Return text with lines broken between words, so that each has at most `columns` columns if its words allow that.
 
-    Broken lines of a table's row continue below its last cell, other lines four columns to the right of their indent.
+    Broken lines of a table's row continue below its last cell that leaves them room, other lines four columns to the
+    right of their indent, or less if there is no room.
 
     >>> print(wrap_lines("  policy  one two three four five six", 34))
       policy  one two three four five

@@ -170,7 +170,7 @@ class PlacedRole(Data):
 
     @property
     def home(self) -> tuple[str, str, Layout]:
-        """Return pool, engine and layout, which roles of one model have in common if they share its weights."""
+        """Return (pool, engine, layout), which roles of one model have in common if they share its weights."""
         return self.pool, self.engine, self.layout
 
     @property
@@ -341,7 +341,10 @@ class Plan(Data):
         return mimebundle(self)
 
     def used(self) -> list[Device]:
-        """Return the devices of each pool in turn; shared devices are repeated, and unknown devices left out."""
+        """Return the devices of each pool in turn; those of several pools are repeated.
+
+        Devices that the cluster does not have are left out.
+        """
         devices = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
         return [device for device in devices if device is not None]
 

@@ -102,6 +102,7 @@ class PlanError(FlowError, ValueError):
     ) -> PlanError:
         """Return the error for a role whose lag, in updates, exceeds the `at_most` of one of its nodes.
 
+        A role is one use of a model, such as `policy.sample`, with all nodes that use it so.
         If the role works `ahead` steps ahead, the hint has smaller depths and sync periods. A step makes `updates`.
         """
         hint = f"lag={at_most} at most" if at_most else "in the flow, stale(model, at_most=…) lets a generate node lag"

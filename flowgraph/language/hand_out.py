@@ -50,7 +50,7 @@ class HandOut:
     _given: int = field(default=0, init=False)
 
     def begin(self, groups: Sequence[int]) -> None:
-        """Note the group of each request of the batch. Raises LawError if the batch has begun already."""
+        """Set the group of each request, the number of its prompt. Raises LawError if groups have been set already."""
         if self._places:
             what = "a node that hands out groups as they finish calls `gather` once"
             raise LawError(what, hint="leave out hands_out=True")
@@ -60,7 +60,7 @@ class HandOut:
         self._sizes = chunk_sizes(len(self._places), self.chunks or len(self._places))
 
     def ended(self, place: int, completion: Completion, rows: RowsOf) -> None:
-        """Note the completion of the request at `place`, and give a chunk if it is full now, made by `rows`."""
+        """Record the completion of the request at index `place`; if a chunk is now full, call `give` with its rows."""
         group = self._groups[place]
         self._ended[place] = completion
         self._open[group] -= 1

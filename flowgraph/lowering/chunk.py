@@ -17,7 +17,7 @@ class Chunk:
 
     @property
     def is_last(self) -> bool:
-        """Return whether all groups have finished when this chunk is handed out."""
+        """Return whether this is the last chunk of its step, with which all groups have finished."""
         return self.index == self.of - 1
 
     def named(self, value: str) -> str:

@@ -111,7 +111,7 @@ class Run(_Printed):
 
     @property
     def hands_out(self) -> bool:
-        """Return whether this run samples rows and hands out a chunk of them."""
+        """Return whether this run samples a chunk of rows, which other runs may read before the rest are sampled."""
         return self.chunk is not None and not self.streamed
 
     def stored(self, name: str) -> str:
@@ -261,14 +261,18 @@ class CopySchedule:
     behind: int = 0
 
     def versions(self, step: int) -> VersionRange:
-        """Return the versions that may draw the rows of step `step`: one, or up to that which trains on them."""
+        """Return the versions of weights that may sample the rows of step `step`.
+
+        This is `version(step)`; for a copy in flight, also all later ones, up to the version with which the last step
+        begins that may train on these rows.
+        """
         oldest = self.version(step)
         newest = self.updates * (step + self.behind) if self.home.in_flight else oldest
         return VersionRange(oldest=oldest, newest=newest)
 
     @property
     def bound(self) -> int:
-        """Return the most updates by which weights that draw may be older than those that train on what they drew."""
+        """Return the most updates by which weights that sample rows may be older than those trained on these rows."""
         return self.updates * (self.ahead + self.sync_every - 1 + self.behind)
 
     def version(self, step: int) -> int:

@@ -19,10 +19,11 @@ from flowgraph.lowering.waits import makers_read
 
 
 def take_groups(program: Program) -> Program:
-    """Return the program in which each role `ready` samples by group, and a take follows what it samples.
+    """Return the program in which the role with the contract `ready` samples by group, with a `Take` after its run.
 
-    If the plan has no such role that works ahead, that is the program itself. What cannot be taken so is refused with
-    the plan, by `checks.ready`.
+    The take replaces the rows of the step by those of equally many groups that have finished. If the plan has no such
+    role that works ahead, the program itself is returned; of several, only the first is changed. Nothing is checked
+    here: `checks.in_flight` refuses plans whose groups cannot be taken like this.
     """
     behind = {placed.role: placed.behind for placed in program.plan.placed if placed.ahead and placed.behind}
     source = next((run for run in program.tasks if isinstance(run, Run) and run.role in behind), None)
@@ -49,7 +50,10 @@ def _taking(program: Program, source: Run, behind: int) -> Iterator[Task]:
 
 @lru_cache(maxsize=16)
 def without_takes(program: Program) -> Program:
-    """Return the program in which each step reads its own rows, as recorded rows are read."""
+    """Return the program without takes, in which each step reads the rows sampled for it, as when a run is replayed.
+
+    Its pipeline is computed again from the plan. A program without takes is returned itself.
+    """
     tasks = [task for task in program.tasks if not isinstance(task, Take)]
     if len(tasks) == len(program.tasks):
         return program

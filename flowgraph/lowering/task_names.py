@@ -66,7 +66,8 @@ def task_kind(task: Task, graph: Graph | None = None) -> TaskKind:
     """Return the kind of work of a task, for forecasts and measurements: such as "update", "sync" or "host".
 
     A run that reads models has the first of the kinds "update", "generate", "logprob" and "score" that one of its nodes
-    in `graph` has. Other runs, all runs if `graph` is None, and reads are "host". A switch is "offload".
+    in `graph` has. Other runs, all runs if `graph` is None, and reads are "host". A switch is "offload"; a transfer, a
+    join and a take are "transfer".
     """
     match task:
         case Run() if task.home is not None and graph is not None:
@@ -86,7 +87,7 @@ def task_kind(task: Task, graph: Graph | None = None) -> TaskKind:
 
 
 def task_pool(task: Task) -> str:
-    """Return the name of the pool where a task runs, or "host"; for a sync or a transfer, the target's pool."""
+    """Return the name of the pool where a task runs, or "host"; for a sync or a transfer, the pool of its target."""
     match task:
         case Run():
             return task.place

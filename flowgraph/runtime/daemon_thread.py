@@ -22,13 +22,16 @@ class DaemonThread:
         threading.Thread(target=self._loop, daemon=True).start()
 
     def submit(self, function: Callable[[], Any]) -> Future[Any]:
-        """Return the result, still to come, of a function that is called after all earlier ones."""
+        """Submit a function to be called after all earlier ones; return a Future of its result or of its error."""
         future = Future[Any]()
         self._work.put((future, function))
         return future
 
     def close(self) -> None:
-        """End the thread after all functions that are submitted."""
+        """Make the thread end after the functions that were submitted before; later ones are never called.
+
+        Returns at once, without waiting for the thread.
+        """
         self._work.put(None)
 
     def _loop(self) -> None:

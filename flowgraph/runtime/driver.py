@@ -18,7 +18,7 @@ from flowgraph.runtime.record.checkpoint import Saver
 
 @dataclass(frozen=True)
 class HeldOutCheck:
-    """A program that runs on held-out data before the first step, every `every` steps (0: never), and at the end.
+    """A program that runs on held-out data before every `every` steps and at the end; never, if `every` is 0.
 
     The last check runs `program`, which syncs copies of weights. The others run `during`, which lets copies lag as far
     as a step does. `grade` computes more metrics, by name, from the tables of the results named in `graded`.
@@ -77,12 +77,14 @@ def train(
 ) -> int:
     """Run the steps of a job from step `start`, and return the number of completed steps, earlier ones included.
 
-    `listeners` are notified after each step and each check of held-out data. A check runs before every
-    `job.check.every` steps, and after the last step unless the run ended early. `stop` is called before each step; if
-    it returns True, the run ends early. `saver` writes checkpoints, each before a check that follows the same step: a
-    check updates copies of weights, and a resumed run repeats it. The saver is notified of a check before the
-    listeners, so that a checkpoint of the best weights does not contain the records of this check. If steps overlap, a
-    run ends, and a checkpoint is written, only after a step from which `executor` can continue.
+    `listeners` are notified after each step and each check of held-out data. A check, unless `job.check.every` is 0,
+    runs before each step whose number is a multiple of it, and after the last step unless the run ended early. `stop`
+    is called before each step; if it returns True, the run ends early. `saver` writes checkpoints, each before a check
+    that follows the same step: a check updates copies of weights, and a resumed run repeats it. The saver is notified
+    of a check before the listeners, so that a checkpoint of the best weights does not contain the records of this
+    check. If steps overlap, a run ends, and a checkpoint is written, only after a step from which `executor` can
+    continue. Errors of steps, checks, listeners and the saver are raised; a FlowError of a check gets a note with the
+    step.
     """
     check = job.check if job.check is not None and job.check.every else None
     steps_done = job.steps

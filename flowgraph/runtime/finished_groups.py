@@ -61,7 +61,7 @@ class Pick:
 
 
 def picks_of(names: Sequence[GroupName]) -> list[Pick]:
-    """Return which rows to read for groups; a prompt that comes again gets another id for its second group.
+    """Return which rows to read for groups; a prompt that comes again gets another id for each further group.
 
     >>> picks_of([GroupName(3, 7), GroupName(4, 7)])
     [Pick(prompt=7, again=0), Pick(prompt=7, again=1)]
@@ -81,9 +81,10 @@ class GroupPool:
     finished: dict[GroupName, FinishedGroup] = field(default_factory=dict[GroupName, FinishedGroup])
 
     def take(self, step: int, places: Places) -> tuple[list[FinishedGroup], int]:
-        """Return the groups that a step trains on, in order, and how many of them it awaited that were being sampled.
+        """Return the groups that a step trains on, in order, and how many overdue groups were unfinished at the call.
 
-        Waits for groups to finish. Raises the errors of their sampling, and those of `GroupOrder`.
+        A group is overdue if the step is the last that can train on it. Waits for groups to finish. Raises the errors
+        of their sampling, and those of `GroupOrder`.
         """
         while self._receive(places, wait=False):
             pass
@@ -136,7 +137,8 @@ def age_in(step: int, group: FinishedGroup, drawn: VersionRange, allowed: Versio
 def picked(items: Sequence[StoredValue], picks: Sequence[Pick], name: str) -> StoredValue:
     """Return one value with the picked rows of each item, in order; `name` is the value's name in errors.
 
-    Raises LawError if scalars of the items differ.
+    There is one pick for each item, and at least one item. Ids of groups are increased by `Pick.added`, so that groups
+    of a prompt that is picked again stay apart. Raises LawError if scalars of the items differ.
     """
     import numpy as np
     import torch
@@ -158,9 +160,10 @@ def _renumbered(value: V, added: int) -> V:
 
 
 def picked_table(tables: Sequence[pa.Table], picks: Sequence[Pick], groups: Sequence[str], name: str) -> pa.Table:
-    """Return a table with the picked rows of each table, in order, as `picked` does.
+    """Return a table with the picked rows of each table, in order, as `picked` does for values.
 
-    `groups` are the columns of ids of groups in the value, besides `#group`. Raises LawError if scalars differ.
+    `groups` are the columns of ids of groups in the value, besides `#group`. `name` is the value's name in errors.
+    Raises LawError if scalars differ.
     """
     import numpy as np
     import pyarrow as pa

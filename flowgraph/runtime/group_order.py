@@ -92,10 +92,12 @@ class GroupOrder:
         return [group for group in self.under_way if group.step + self.behind <= step]
 
     def take(self, step: int) -> tuple[GroupName, ...] | None:
-        """Return the groups that a step trains on, which are then gone, in the order in which they started.
+        """Return the groups that a step trains on, and forget them; None if the step has to wait, with nothing changed.
 
-        None if the step has to wait, for groups that are awaited or for enough that have finished; then nothing has
-        changed. Raises DataError if groups were planned for the step that cannot be its own.
+        Groups that are planned for the step are returned in the planned order, as soon as all have finished. Otherwise,
+        the step waits for all `awaited` groups and until enough have finished, and takes the finished ones that started
+        first, in that order. Raises DataError if planned groups are too few, too many or repeated, have not started or
+        were taken before, or leave out a group that this step has to train on.
         """
         if step in self.planned:
             groups = tuple(self.planned[step])

@@ -55,7 +55,8 @@ class InProcess:
     ) -> Mapping[str, StoredValue]:
         """Run the nodes of a task in this process and return their results by name, without models.
 
-        The arguments are those of `Places.run`; the errors, those of `DeviceWorker.run`.
+        A task on a chunk without groups is not run, and its results have no rows. The arguments are those of
+        `Places.run`; the errors, those of `DeviceWorker.run`.
         """
         if any(not len(items[name]) for name in task.streamed):
             nodes = {node.name: node for node in graph.nodes}
@@ -67,7 +68,8 @@ class InProcess:
     ) -> Mapping[str, StoredValue]:
         """Return the next chunk of what a task samples, and with the last chunk all rows, by name.
 
-        The first chunk samples all rows; the others hand out what finished then.
+        The call for the first chunk samples all rows; later calls return the other chunks of these rows. A chunk
+        without groups has no rows.
         """
         (node,), chunk = task.nodes, task.chunk
         assert chunk is not None, "a task that draws hands out a chunk"
@@ -114,7 +116,10 @@ class InProcess:
         return picked(items, picks, name)
 
     def join(self, task: Join, chunks: Sequence[StoredValue], like: StoredValue) -> StoredValue:
-        """Return the rows of all chunks in the order of `like`. Raises LawError if the rows are not the same."""
+        """Return the rows of all chunks in the order of `like`, and observe the metrics of the whole batch.
+
+        Raises LawError if no chunk has rows, if the rows are not the same, or if scalars differ.
+        """
         with self.measures.of(task):
             joined, observed = joined_value(chunks, like, task.value, task.like)
         self._observed.setdefault(self._step, Observations()).merge(observed)
@@ -132,7 +137,10 @@ class InProcess:
             observed.seconds[node] = observed.seconds.get(node, 0.0) + seconds
 
     def transfer(self, task: Transfer, item: StoredValue) -> StoredValue:
-        """Return the value, or the parts of it that the task transfers, after a conversion to a table and back."""
+        """Return the value, or the parts of it that the task transfers, after a conversion to a table and back.
+
+        A chunk without groups is returned as it is, and so is a value that is not a record if only ids are transferred.
+        """
         if item is NO_ROWS or (task.parts == IDS_ONLY and not isinstance(item.value, Record)):
             return item
         table = select(to_table(item.value), task.parts) if task.parts else to_table(item.value)
@@ -157,18 +165,25 @@ class InProcess:
             self._step = step
 
     def finish(self, step: object = None) -> Observations:
-        """Return the observations of `step` (None: of work for no step) since the last call; no work is under way."""
+        """Return the observations of `step` since the last call, or, for None, of work that belongs to no step.
+
+        Nothing has to be waited for: each call of these places has done its work when it returns.
+        """
         observed = self._observed.pop(step, Observations())
         if step is self._step:
             observed.measured += self.measures.drained()
         return observed
 
     def keep(self, item: StoredValue, path: Path) -> None:
-        """Write a value, with the ids of its rows, to a file."""
+        """Write a value, with the ids of its rows, to a file; an existing file is replaced."""
         write_rows(with_ids(to_table(item.value), item.ids), path)
 
     def kept(self, kind: type[Value], path: Path, parts: Parts) -> StoredValue:
-        """Return the value that `keep` wrote, with row ids; only `parts` if any. Raises DataError for another file."""
+        """Return the value that `keep` wrote, with the ids of its rows.
+
+        Of a record, only `parts` are read, unless they are empty. Raises DataError if the file cannot be read or lacks
+        a part of the value.
+        """
         table = read_rows(path)
         return StoredValue(from_table(kind, table, str(path), parts), ids_in(table))
 

@@ -62,7 +62,8 @@ class Places(Protocol):
         """Run the nodes of a task and return their results by name, without models.
 
         `items` are the inputs by name; `versions` are the versions of the models that the task reads; `key` contains
-        the seed and the step, for random numbers.
+        the seed and the step, for random numbers. The work may still be under way when this returns; the next `finish`
+        then raises its errors.
         """
         ...
 
@@ -71,7 +72,8 @@ class Places(Protocol):
     ) -> Mapping[str, Item]:
         """Return the next chunk of what a task samples, by name; the task of the first chunk begins to sample.
 
-        The last chunk comes with all rows, under the name of the node itself. The arguments are those of `run`.
+        A chunk is some groups of the batch, returned when they have finished. The last chunk comes with all rows, under
+        the name of the node itself. The arguments are those of `run`.
         """
         ...
 
@@ -83,9 +85,9 @@ class Places(Protocol):
         ...
 
     def finished(self, *, wait: bool = True) -> FinishedGroup | None:
-        """Return the next group that finishes, of any step; None, without `wait`, if none has finished by now.
+        """Wait for the next group that finishes, of any step, and return it.
 
-        Raises errors of the sampling.
+        If `wait` is False, returns at once, with None if no group has finished. Raises errors of the sampling.
         """
         ...
 
@@ -101,19 +103,28 @@ class Places(Protocol):
         ...
 
     def transfer(self, task: Transfer, item: Item) -> Item:
-        """Copy an item from the task's source place to its target, and return the copy."""
+        """Return an item for the task's target place, with at least the parts that the task transfers.
+
+        It may be the same item, where places read from a common store.
+        """
         ...
 
     def sync(self, task: Sync, version: int) -> None:
-        """Copy a model's weights, of version `version`, from the source home of `task` to its target."""
+        """Copy a model's weights, of version `version`, from the source home of `task` to its target.
+
+        A home is one copy of a model's weights, in one pool under one engine and layout.
+        """
         ...
 
     def keep(self, item: Item, path: Path) -> None:
-        """Write an item, with the ids of its rows, to a file; it is complete after the next `finish`."""
+        """Write an item, with the ids of its rows, to a file, or replace it; it is complete after the next `finish`."""
         ...
 
     def kept(self, kind: type[Value], path: Path, parts: Parts) -> Item:
-        """Return the item that `keep` wrote, of type `kind`; it has only `parts` of a record unless these are empty."""
+        """Return the item that `keep` wrote, of type `kind`.
+
+        Unless `parts` is empty, it may lack other parts of a record than these.
+        """
         ...
 
     def switch(self, home: Home, *, awake: bool) -> None:
@@ -127,7 +138,8 @@ class Places(Protocol):
     def finish(self, step: object = None) -> Observations:
         """Wait for all work of `step` and return its observations. Raises the first error of that work.
 
-        Without a step, wait for all work, and return the observations of what belongs to no step.
+        Work that belongs to no step is waited for, too. Without a step, wait for all work, and return the observations
+        of what belongs to no step.
         """
         ...
 

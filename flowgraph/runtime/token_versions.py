@@ -20,9 +20,10 @@ AGED = "drawn by weights of this age: "
 def check_token_versions(node: str, value: Value, allowed: VersionRange, step: int) -> Iterator[Measure]:
     """Yield the measures of the versions that drew the tokens of a result; none for a result without versions.
 
-    They are tokens by age in updates (named `AGED`), spans of one version in a row, and the share of rows with more
-    than one version. `allowed` are the versions that may draw the rows of step `step`. Raises LawError for a token of
-    another version; tokens that the record's mask leaves out are not looked at.
+    They are the number of tokens of each age in updates (named `AGED` and the age); `spans`, the stretches of tokens of
+    one version in each row; and `mixed`, the share of rows with more than one version. `allowed` are the versions that
+    may draw the rows of step `step`. Raises LawError for a token of another version; tokens that the record's mask
+    leaves out are not looked at. A record without a mask has no measures either.
     """
     parts = value.parts if isinstance(value, Record) else {}
     column = next((part for part in parts.values() if isinstance(part, Versions)), None)
@@ -44,9 +45,10 @@ def check_token_versions(node: str, value: Value, allowed: VersionRange, step: i
 
 
 def staleness_of(observed: Observations) -> Mapping[str, tuple[Measure, Measure]]:
-    """Return, by node, the mean and the most updates by which the weights that drew its tokens were old.
+    """Return, by node, how many updates old the weights were that drew its tokens: the mean over tokens, and the most.
 
-    They are the metrics `staleness` and `staleness_worst`. The counts of tokens by age are removed from `observed`.
+    They are the metrics `staleness` and `staleness_worst`. The counts of tokens by age are removed from `observed`;
+    nodes without such counts are left out.
     """
     tokens_by_age = defaultdict[str, dict[int, float]](dict)
     for node, name in [*observed.sums]:

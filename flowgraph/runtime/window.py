@@ -80,7 +80,12 @@ class BegunStep:
 
 
 def overlap_text(pipeline: Pipeline | None) -> str:
-    """Return how steps overlap, as text: the depth, and each copy's steps ahead and sync interval in steps."""
+    """Return how the steps of a program overlap, as text that is the same for the same overlap.
+
+    It has the depth of the pipeline and, for each copy of weights, how many steps it samples ahead, how many steps are
+    between its syncs, and, where the copy has such settings, what happens to requests while weights arrive and how many
+    steps late a group may be. For None, it says that steps do not overlap.
+    """
     if pipeline is None:
         return "steps that do not overlap"
     copies = [
@@ -101,10 +106,11 @@ def steps_begun(program: Program, ended: int, steps: int) -> int:
 def save_window(
     places: Any, program: Program, begun: Mapping[int, BegunStep], folder: Path, pool: GroupPool | None = None
 ) -> None:
-    """Write steps that have begun to `window.json`, and their values to files in the new folder `window`.
+    """Write the steps that have begun to `window.json`, and their values to files in the new folder `window`.
 
-    So are the groups of `pool`, which must all have finished. `places` writes the files; wait with its `finish`
-    until they are complete. Writes nothing if no step has begun.
+    The groups of `pool`, which must all have finished, are written too. `places` writes the files of values; they are
+    complete after its next `finish`. Nothing is written if no step has begun, or if steps of `program` do not overlap.
+    Raises FileExistsError if `folder` has a folder `window` already.
     """
     if program.pipeline is None or not begun:
         return
@@ -145,8 +151,8 @@ def save_window(
 def read_window(program: Program, folder: Path) -> Window:
     """Return the content of the `window.json` that `save_window` wrote to `folder`; without the file, no steps.
 
-    Raises DataError for a file that is not a window, and if the steps of `program` overlap in another way, or store
-    values in other pools.
+    Raises DataError for a file that cannot be read or is not a window, and if the steps of `program` overlap in another
+    way, or its plan lacks a pool that stored a value.
     """
     if not (folder / WINDOW).is_file():
         return Window(overlap=overlap_text(program.pipeline), steps=[])
@@ -169,8 +175,9 @@ def read_window(program: Program, folder: Path) -> Window:
 def load_window(places: Any, program: Program, folder: Path) -> dict[int, BegunStep]:
     """Return the steps that had begun when `save_window` wrote to `folder`, by number; empty without a `window.json`.
 
-    Raises DataError as `read_window` does, and for a value that the flow lacks or that cannot be read (on Ray, the next
-    `finish` of `places` raises the latter).
+    Raises DataError as `read_window` does, for a value that the flow lacks, a result without a file, or a count of
+    tokens without an age, and for a value that cannot be read; on Ray, values are read later, and a task that reads
+    such a value fails.
     """
     window = read_window(program, folder)
     types, items = value_types(program.graph), dict[str, Any]()
@@ -199,10 +206,11 @@ def load_window(places: Any, program: Program, folder: Path) -> dict[int, BegunS
 
 
 def load_groups(places: Any, program: Program, folder: Path, pool: GroupPool) -> None:
-    """Put the groups that `save_window` wrote to `folder` into an empty `pool`: they have finished.
+    """Put the groups that `save_window` wrote to `folder` into `pool`, which must be empty, as finished groups.
 
-    Raises DataError as `read_window` does, for more or fewer groups than steps that had begun and not ended leave, and
-    for rows that cannot be read (on Ray, the next `finish` of `places` raises the latter).
+    Does nothing if no step had begun, or if steps of `program` do not take groups as they finish. Raises DataError as
+    `read_window` does, for more or fewer groups than steps that had begun and not ended leave, and for rows that cannot
+    be read; on Ray, rows are read later, and a task that reads such rows fails.
     """
     window, take = read_window(program, folder), _take_of(program)
     if take is None or not window.steps:

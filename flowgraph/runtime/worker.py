@@ -49,17 +49,19 @@ class DeviceWorker:
         key: Key,
         give: Callable[[int, NodeResults], None] | None = None,
     ) -> NodeResults:
-        """Run the nodes of a task and return their results.
+        """Run the nodes of a task with the models of this process, and return their results and observations.
 
         `inputs` are values by name; `versions` are the versions of the models that the task reads, by name, each a
         range if newer weights may come while the task runs. Inputs of a node that contain the same rows are put in the
-        same order first, and a record is reduced to the parts that the node declares. Raises LawError if a home has
-        another version, if a token was drawn by a version outside the range, if a node does not return the next version
-        of the model that it updates, and if a node returns a reduced record; also any error of a node.
+        same order first, and a record is reduced to the parts that the node declares. Raises LawError if a model has
+        other weights than the version says, if a token was drawn by a version outside the range, if a node does not
+        return the next version of the model that it updates, and if a node returns a reduced record; also any error of
+        a node.
 
-        A task that hands out chunks calls `give` with the index and the rows of each chunk that has finished; a chunk
-        without groups is not given. A task `by_group` calls it with each group and its metrics. Its result is then that
-        of all rows.
+        If the task hands out chunks (passes groups on while others are still sampled), `give` is called with the index
+        and the rows of each chunk when it has finished, but not for a chunk without groups. If the task is `by_group`,
+        `give` is called with each group and its metrics instead, which the result's observations then lack. The result
+        has all rows.
         """
         import torch
 

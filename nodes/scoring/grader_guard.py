@@ -220,7 +220,7 @@ def _open_up(name: str, folder: int | None = None) -> None:
 
 
 def exceeded(process: int, spec: dict[str, Any]) -> str:
-    """Return as text which limit on memory, threads or scratch a process and its descendants exceed; "" if none."""
+    """Return a text that says which limit on memory, threads or scratch a process and its descendants exceed, or ""."""
     family = [process]
     for member in family:  # it grows meanwhile
         family += _children_of(member)

@@ -112,7 +112,9 @@ def as_scored(value: object, *, batched: bool = False) -> dict[str, object]:
 
 
 def described(value: object) -> str:
-    """Return a value's `repr`, cut to 80 characters, and its type; if `__repr__` raises, a fixed text replaces it.
+    """Return a value's `repr`, cut to 80 characters, and its type; for None only "None".
+
+    If `__repr__` raises, a fixed text replaces the `repr`.
 
     >>> described("yes")
     "'yes' (str)"

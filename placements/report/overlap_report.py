@@ -24,8 +24,8 @@ def overlap_lines(problem: PlanningProblem, plan: Plan, ranked: Sequence[RankedP
     """Yield lines about the overlap of a plan's steps: how far each role works ahead, its lag, and the bytes held.
 
     If steps of the plan do not overlap although the problem allows it, the only line says why; `ranked` are other plans
-    of the search, best first, for this line. Yields nothing if the problem does not allow overlap. Raises ResourceError
-    if the problem's cluster has no devices for a pool of the plan.
+    of the search, best first, for this line. Yields nothing if steps do not overlap and the problem does not allow it,
+    or has no weights to sync. Raises ResourceError if the problem's cluster has no devices for a pool of the plan.
     """
     homes = homes_of_plan(problem, plan)
     ahead = [home for home in homes if home.ahead]
@@ -49,7 +49,8 @@ def overlap_lines(problem: PlanningProblem, plan: Plan, ranked: Sequence[RankedP
 def in_flight_lines(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Iterator[str]:
     """Yield a line on what rows in flight gain: the same placements and overlap with syncs that wait for responses.
 
-    Yields nothing if no role has such rows, or if seconds are not known.
+    A row is in flight if its response goes on with new weights after a sync. Yields nothing if no role has such rows,
+    or if seconds are not known.
     """
     flying = [home for home in homes if home.running.in_flight]
     waiting = [

@@ -35,8 +35,8 @@ def cautions(problem: PlanningProblem) -> tuple[str, ...]:
     """Return a sentence for each requirement of a problem that its models, devices or flow do not meet.
 
     These are models with fewer positions than the longest row has tokens, devices without arithmetic in the precision
-    of the weights that generate responses, staleness for which the flow declares no bound, and engines that would
-    sample another distribution.
+    of the weights that generate responses, staleness for which the flow declares no bound, and default engines that are
+    not considered, since they would sample another distribution than the flow asks for.
     """
     notes, models = list[str](), dict[tuple[str, int], tuple[int, list[str]]]()
     for role in problem.roles:

@@ -76,7 +76,8 @@ class RoleOptions:
         """Return the options with all state on the devices, fastest first; a rollout engine's cache holds all rows.
 
         If no cache size is large enough for all rows, the rollout engine has the largest cache. A role that trains or
-        reads rows uses the first engine that has any option. Returns () if no engine can run the role.
+        reads rows uses the first engine that has any option. Returns () if no engine can run the role there in known
+        seconds.
         """
         if self.role.use == "sample":
             options = list(self._rollout_options())

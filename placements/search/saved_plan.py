@@ -70,9 +70,9 @@ class SavedPlan:
     def role_faults(self) -> Iterator[FlowError]:
         """Yield an error for each reason why a role cannot run as placed: PlanError or ResourceError.
 
-        The reasons are a cache that cannot hold the longest row, and tensor groups over several domains. Such groups
-        are allowed if another system `ran` the plan, or for a server whose weights do not fit in one domain. Raises
-        ResourceError if the cluster has no devices for a pool.
+        The reasons are a cache of an inference server on GPUs that cannot hold the longest row, and tensor groups over
+        several domains. Such groups are allowed if another system `ran` the plan, or for a server whose weights do not
+        fit in one domain. Raises ResourceError if the cluster has no devices for a pool.
         """
         for home in self.homes:
             of, tensor = home.group.of, home.layout.tensor
@@ -93,8 +93,8 @@ class SavedPlan:
     def overflows(self, forecast: Plan) -> Iterator[ResourceError]:
         """Yield an error for each pool of `forecast` in which a phase needs more of a device's bytes than allowed.
 
-        A plan may fill nine tenths of a GPU, or all of a CPU device. Raises ResourceError if the cluster has no devices
-        for a pool.
+        A plan may fill nine tenths of a GPU, or all of a CPU device. The memory is computed again, whatever `forecast`
+        says of it. Raises ResourceError if the cluster has no devices for a pool.
         """
         return overflows(forecast, self.problem, self.where)
 
@@ -131,14 +131,17 @@ def fullest_share(plan: Plan) -> float:
 
 
 def tightness(plan: Plan) -> str:
-    """Return a note if a plan fills more than nine tenths of a device, which this planner would not allow; else ""."""
+    """Return a note if a plan's forecast fills more than nine tenths of a device's memory; else "".
+
+    A CPU device gets the note as well, although a plan may fill all of it.
+    """
     share = fullest_share(plan)
     note = f"its fullest device takes {share:.0%} of its memory by the forecast, whose error is a tenth"
     return note if share > FITS_SHARE else ""
 
 
 def step_seconds(step: StepForecast, where: str) -> float | None:
-    """Return the simulated seconds of a step; None if the seconds of a task are not known.
+    """Return the simulated seconds from one step to the next; None if the seconds of a task are not known.
 
     `where` names the plan in errors. Raises PlanError if the step has no task or cannot be simulated: for example, if a
     task waits for one that does not exist, or if tasks wait in a circle.

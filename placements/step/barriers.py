@@ -5,7 +5,7 @@ two of these if everything after it depends, through the graph, on everything be
 barrier until all pools have ended the work before it, so a step takes at least the sum, over the spans between
 barriers, of the busiest pool's seconds.
 Stages without a barrier between them are one span: a pool may end the first long before another does. If groups may be
-read while others are sampled (`streamed`), there is none between sampling and what reads it before an update.
+read while others are sampled (`streamed`), there is none between sampling and the nodes that read it before an update.
 The driver's pause between steps is a share of a step, so each span takes that share longer.
 
 If steps overlap (staleness), spans are only those of the cycle of each new version of the weights: the sync, sampling,
@@ -56,7 +56,7 @@ class StepBarriers:
         return len(self.host_s)
 
     def spans_s(self, place: int, stages_s: Sequence[float]) -> list[float]:
-        """Return the seconds in each span of the role with index `place`, given its seconds in each stage.
+        """Return, for each span, the seconds of the role with index `place`, given its seconds in each stage.
 
         Stages in `outside` of the role are not counted.
         """
@@ -67,10 +67,12 @@ class StepBarriers:
 
 
 def barriers_of(problem: PlanningProblem) -> StepBarriers:
-    """Return the barriers of a problem's step, at which all pools wait for each other in any placement.
+    """Return the spans of a step between its barriers, at which all pools wait for each other in any placement.
 
     They follow from the flow's graph and the problem's settings; roles need not be placed. Unknown seconds of host work
-    count as 0.
+    count as 0. If steps may overlap (`problem.overlapped` above 1), host work is left out, and the spans are only those
+    from sampling with new weights to the update that makes the next ones, for the sampling role with the most nodes on
+    this way. Raises FlowTypeError as `problem.loads` does.
     """
     nodes = {load.node for load in problem.loads}
     needs = {node.name: _dependencies(node) for node in problem.running.nodes if node.name in nodes}

@@ -41,12 +41,13 @@ class StagedNode:
 
 
 def with_overlap(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> list[RolePlacement]:
-    """Return placements with the lags and steps ahead that make the shortest step within a problem's staleness.
+    """Return placements with the `lag` and `ahead` of the shortest step found within a problem's staleness.
 
+    Sampling is tried one and two steps ahead of training, and further for as long as each depth makes the step shorter.
     Of equally long steps, those with the least staleness are taken; if no overlap makes a step shorter, nothing lags.
     If seconds are not known, the first of `overlaps_of` is taken. On CPUs, overlaps that need too much memory are
-    skipped. Every overlap that is returned can be run, unless the flow allows less staleness than the problem. If the
-    problem allows no overlap, placements stay as they are.
+    skipped, unless the best placements so far need too much, too. Every overlap that is returned can be run, unless the
+    flow allows less staleness than the problem. If the problem allows no overlap, placements are returned as they are.
     """
     if not problem.overlaps:
         return list(homes)
@@ -79,9 +80,11 @@ def overlaps_of(
 ) -> Iterator[list[RolePlacement]]:
     """Yield placements with each overlap of steps that can be run and fits in host memory, in the order of `depths`.
 
-    Sampling is a depth of steps ahead. For each depth, weights are synced in every step (unless the problem's contract
-    is `ready`), or as rarely as the staleness allows. A sampling role on a pool that also trains works ahead only under
-    `ready`. Under `in_flight` each sampling role that works ahead has that contract, and must not sleep.
+    A depth is the number of steps that sampling works ahead of training; a depth below 1, or beyond what the problem's
+    staleness allows, yields nothing. For each depth, weights are synced in every step (unless the problem's contract is
+    `ready`), or as rarely as the staleness allows. A sampling role on a pool that also trains works ahead only under
+    `ready`. Under `in_flight`, each sampling role that works ahead gets that contract, and nothing is yielded if one of
+    them sleeps. On CPUs, host memory is not checked.
     """
     staged = [
         StagedNode(node=load.node, role=load.role.name, stage=load.stage, updates=load.phase == "update")
@@ -121,7 +124,7 @@ def overlaps_of(
 
 
 def with_contract(home: RolePlacement, problem: PlanningProblem) -> RoleSettings:
-    """Return the settings of a role that samples ahead under a problem's contract; `ready` is no setting of a role."""
+    """Return the settings of a role with the problem's contract; under `ready`, they are returned as they are."""
     return (
         home.running if problem.contract == "ready" else home.running.model_copy(update={"contract": problem.contract})
     )
@@ -134,13 +137,17 @@ def copy_of(home: RolePlacement) -> tuple[object, ...]:
 
 @lru_cache(maxsize=256)
 def is_lawful(program: Program) -> bool:
-    """Return whether a program overlaps its steps, and each task reads values and weights of the right version."""
+    """Return whether a program overlaps its steps and passes the checks of such programs.
+
+    They are `check_ahead_reads`, `check_sleeping_copies` and `check_schedule`: each task reads values and weights of
+    the right version, and a server that loses its weights when it sleeps gets them again in every step.
+    """
     laws = (check_ahead_reads, check_sleeping_copies, check_schedule)
     return program.pipeline is not None and not any(fault for law in laws for fault in law(program))
 
 
 def roles_ahead(pools: Mapping[str, str], staged: Sequence[StagedNode], depth: int) -> dict[str, int]:
-    """Return, by role, how many steps ahead of its update each role works: `depth`, as sampling does, or 0.
+    """Return, by role, how many steps it works ahead of the update of its step: `depth`, as sampling does, or 0.
 
     `pools` has the pool of each role; only these roles are in the result. A role is ahead if it works before or in
     sampling. So is a later role on a pool that does not train, unless it works after a forward pass on a pool that

@@ -43,9 +43,12 @@ class DeviceGroup:
 def passing_seconds(
     problem: PlanningProblem, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings, load: NodeWorkload
 ) -> Seconds:
-    """Return the seconds, by part, of one node of a role that trains or reads rows, in one step, without offloading.
+    """Return the seconds of one node that trains or reads rows in one step, by kind of work, without offloading.
 
-    Without `micro_batch_tokens`, a micro-batch has the tokens of the longest row. Calibration factors are included.
+    The kinds are those of `update_seconds`, or of `forward_seconds` for a node without an update, and always `launch`.
+    Without `micro_batch_tokens`, a micro-batch has the tokens of the longest row. Calibration factors are included, and
+    the shares of its rates that a device reaches in an RL step (`HostConstants`). Raises UnknownNameError if the engine
+    lacks constants for training, and ValueError if the device's peak is unknown.
     """
     micro = running.micro_batch_tokens or load.longest_tokens
     return _passing(problem, group, engine, layout, micro, running.checkpointing, running.logits, load)
@@ -96,11 +99,13 @@ def sampling_seconds(
     load: NodeWorkload,
     in_flight: InFlight | None = None,
 ) -> Seconds | None:
-    """Return the seconds to generate a step's responses, by part; None if a replica's cache cannot hold one row.
+    """Return the seconds to generate a step's responses, by kind of work; None if a cache cannot hold the longest row.
 
-    An engine in the process of its device reserves no memory for a cache: the cache grows with the rows. If rollouts
-    continue across syncs, by the contract of `running` or under `ready`, `in_flight` defaults to the fastest choice of
-    batches in flight. Calibration factors are included.
+    The kinds are those of `generate_seconds`, and `resume` if caches are computed again after syncs. On CPUs, and for
+    an engine in the process of its device, the cache has no limit: it grows with the rows. If responses go on across
+    syncs, by the contract of `running` or because of `streams`, `in_flight` says how many batches are generated at a
+    time; None takes `best_in_flight`. Calibration factors are included. Raises UnknownNameError if the engine lacks
+    constants for generation.
     """
     way = in_flight or best_in_flight(problem, group, engine, layout, running, load)
     share, precision = running.cache_share or 1.0, running.precision
@@ -128,7 +133,8 @@ def best_in_flight(
 
     Of equally short steps, the one with the fewest batches in flight is chosen. Generation is `ahead` steps ahead of
     the update, a weight sync takes `sync_s` seconds, and other pools work for `training_s` seconds on the rows of a
-    step before its update ends. Rows in flight get weights `every` so many steps.
+    step before its update ends. If responses go on across syncs by the contract of `running`, weights are synced in one
+    of `every` steps; otherwise `every` is not used, and `ways_in_flight` has the choices that the problem's lag leaves.
     """
     if running.in_flight:
         ways = ways_across_syncs(ahead, every, stretch_of(load))
@@ -147,7 +153,7 @@ def best_in_flight(
 
 
 def stretch_of(load: NodeWorkload) -> float:
-    """Return how many times the tokens of a mean response the longest response of a step has."""
+    """Return the expected tokens of the longest response of a round, divided by those of a mean one; at least 1."""
     return max(1.0, load.response.longest_of(max(1, round(load.round_rows))) / load.response.mean)
 
 
@@ -156,8 +162,8 @@ def least_sampling_seconds(
 ) -> Seconds | None:
     """Return the fewest seconds to generate a step's responses, whichever overlap and contract a plan ends up with.
 
-    None if a replica's cache cannot hold one row. Rows in flight count as if the whole staleness were used for depth,
-    and again for rarer syncs.
+    The kinds of work are those of `sampling_seconds`, which also says when the result is None. Rows in flight count as
+    if the whole staleness were used for depth, and again for rarer syncs.
     """
     waiting = sampling_seconds(problem, group, engine, layout, running, load)
     if problem.contract != "in_flight" or not problem.lag_of(load.role) or waiting is None:
@@ -170,9 +176,10 @@ def least_sampling_seconds(
 
 
 def streams(problem: PlanningProblem, role: Role) -> bool:
-    """Return whether a role's rollouts continue across steps as under `ready`, where no step waits for certain rows.
+    """Return whether a role's rollouts continue across steps because the problem's contract is `ready`.
 
-    Weights may lag, and another role must train them.
+    Then a step takes whichever rows have finished. The problem must let weights lag, and another role must train the
+    weights of this one; otherwise the result is False.
     """
     return problem.contract == "ready" and problem.lag > 0 and role.name in problem.synced
 
@@ -221,9 +228,9 @@ def _sampling(
 
 
 def woken_seconds(footprint: Footprint, group: DeviceGroup, running: RoleSettings) -> Seconds:
-    """Return the seconds per step in which a sleeping role is copied to its devices and back, as the part `wake`.
+    """Return the seconds per step in which a sleeping role is copied to its devices and back, with the only key `wake`.
 
-    If the role never sleeps, the result has no parts.
+    If the role never sleeps, the result has no keys.
     """
     if not running.sleeps:
         return Seconds()
@@ -233,11 +240,12 @@ def woken_seconds(footprint: Footprint, group: DeviceGroup, running: RoleSetting
 def offloaded_seconds(
     footprint: Footprint, group: DeviceGroup, layout: Layout, running: RoleSettings, loads: Sequence[NodeWorkload]
 ) -> Seconds:
-    """Return the seconds per step in which offloaded weights, gradients and optimizer states are copied, as `offload`.
+    """Return the seconds per step in which offloaded weights, gradients and optimizer states are copied.
 
-    Returns no parts if nothing is offloaded. Weights are copied for each pass of each micro-batch, and gradients after
-    each backward pass; the optimizer steps on the host, as fast as the link delivers its input. This is an upper bound,
-    as if no copy overlapped with other work. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
+    The only key is `offload`; there is none if nothing is offloaded. Weights are copied for each pass of each
+    micro-batch, and gradients after each backward pass; the optimizer steps on the host, as fast as the link delivers
+    its input. This is an upper bound, as if no copy overlapped with other work. Source: Ren et al. 2021 (ZeRO-Offload),
+    arXiv 2101.06840, section 4.
     """
     if not running.offload:
         return Seconds()

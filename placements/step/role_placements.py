@@ -42,8 +42,9 @@ class RolePlacement:
 def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
     """Return the placement of each role of a plan, on a cluster that may differ from the plan's.
 
-    If the cluster lacks the devices of a pool, the first class with as many devices is used. Raises ResourceError if no
-    class has enough devices with links of known speed, and KeyError for a role that the problem does not have.
+    If the cluster lacks devices of a pool, or they are of several classes or have links of unknown speed, the first
+    class of equal devices with enough of them is used. Raises ResourceError if no class has enough devices with links
+    of known speed, and KeyError for a role that the problem does not have.
     """
     roles = {role.name: role for role in problem.roles}
     groups = {pool.name: _group_of(problem, pool) for pool in plan.pools}

@@ -93,7 +93,8 @@ def _alone(step: StepOutline, seconds: Sequence[Seconds], every: Sequence[int]) 
 def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepOutline:
     """Return the tasks of a step of placed roles, and their waits, without seconds.
 
-    If one engine trains a model and another generates with it, tasks that measure their mismatch are included.
+    If one engine trains a model and another generates with it, the graph is the problem's `watched` graph, if it has
+    one, whose tasks also measure the mismatch of the two.
     """
     copies = dict[str, list[tuple[object, ...]]]()
     placements = list[ProgramPlacement]()
@@ -132,9 +133,11 @@ def synced_every(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> in
 
 
 def node_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> dict[str, Seconds]:
-    """Return the seconds of each node of a step, by name and part, without the call overhead of host nodes.
+    """Return the seconds of each node of a step, by name and kind of work, without the call overhead of host nodes.
 
-    Nodes of roles without a placement in `homes` are left out.
+    The kinds are those of `work_of` for nodes that run a model, and those of `HostWork.node_seconds` for the others. A
+    node of a role has no entry if it makes no pass of its own, or if the role has no placement in `homes`. A role
+    without any pass has an entry under its own name.
     """
     timed = _TimedStep(problem, homes)
     of_roles = {name for role in problem.roles for name in role.nodes}
@@ -277,11 +280,13 @@ def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Sched
 def work_of(
     problem: PlanningProblem, home: RolePlacement, load: NodeWorkload, in_flight: InFlight | None = None
 ) -> Seconds:
-    """Return the seconds, by part, of a role's node on its pool, with offloading and the slowdown of a shared pool.
+    """Return the seconds of a role's node on its pool by kind of work, with offloading and slowdown by a shared pool.
 
-    Offloading is counted in the role's last node. For rollouts that continue across steps, `in_flight` has the batches
-    in flight; None chooses the fastest number. If a cache cannot hold one row, the only part, `decode`, is None.
-    Sleeping and waking between tasks are not included: see `switching_of`.
+    The kinds are those of `sampling_seconds` for a role that samples. For others they are those of `passing_seconds`,
+    `sharing` for training on a pool that also samples, and `offload`, which is counted in the role's last node. For
+    rollouts that continue across steps, `in_flight` has the batches in flight; None chooses the fastest number. If a
+    cache cannot hold the longest row, the only kind, `decode`, is None. Sleeping and waking between tasks are not
+    included: see `switching_of`.
     """
     settings = home.group, home.engine, home.layout, home.running
     if home.role.use == "sample":
@@ -302,7 +307,8 @@ def chunk_end(problem: PlanningProblem, home: RolePlacement, load: NodeWorkload,
 
     A group has finished with its longest response. If all responses run at once, this depends on their lengths alone;
     if many wait, groups also finish in turn, as fast as full batches generate tokens. An engine in the process of its
-    device returns the responses of a batch together.
+    device returns the responses of a batch together. If the seconds of the batch are 0 or not known, the result is
+    `share`.
     """
     if share in (0.0, 1.0) or not batch.total_s:
         return share if share < 1 else 1.0
@@ -316,7 +322,11 @@ def chunk_end(problem: PlanningProblem, home: RolePlacement, load: NodeWorkload,
 
 
 def switching_of(problem: PlanningProblem, home: RolePlacement) -> Seconds:
-    """Return the seconds per step in which a role goes to sleep and wakes, once each; no parts if it never sleeps."""
+    """Return the seconds per step in which a role goes to sleep and wakes, once each.
+
+    The keys are `copy` and, for a role that samples, also `sleep` (0) and `wake`; there are none if the role never
+    sleeps.
+    """
     if not home.running.sleeps:
         return Seconds()
     return added(_switch_seconds(problem, [home], awake=awake) for awake in (False, True))

@@ -33,7 +33,7 @@ class TaskRow:
 
 
 def without_chunk(name: str) -> str:
-    """Return the name of a task without the number of its chunk.
+    """Return the name of a task, with `, in chunks` in place of the number of its chunk if it has one.
 
     >>> without_chunk("ref.logprobs 3/8"), without_chunk("ref.logprobs")
     ('ref.logprobs, in chunks', 'ref.logprobs')
@@ -45,9 +45,9 @@ def without_chunk(name: str) -> str:
 def task_rows(step: StepForecast) -> tuple[TaskRow, ...]:
     """Return a row for each task in order, then one row for all short transfers, and one for all short switches.
 
-    The tasks of a node's chunks share the row of the first of them.
-    A transfer or switch is short if it takes less than a thousandth of a step. Short tasks whose seconds sum to zero
-    have no row. A sync is labelled with the role that gets its weights.
+    The tasks of a node's chunks share the row of the first of them. A transfer or switch is short if it takes less than
+    a thousandth of a step; none is if the step's seconds are not known. Short tasks whose seconds sum to zero have no
+    row. A sync is labelled with the role that gets its weights.
     """
     rows = dict[str, list[TimedTask]]()
     short: dict[TaskKind, list[TimedTask]] = {kind: [] for kind in FOLDED}

@@ -100,9 +100,10 @@ class StepOutline:
 
     @cached_property
     def shifts(self) -> tuple[int, ...]:
-        """Return for each task the first iteration in which it runs; () if steps do not overlap.
+        """Return for each task the first iteration (from 0) in which it runs; () if steps do not overlap.
 
-        A task works on rows that were sampled as many steps ago. A sync first runs when there are weights to copy.
+        This is how many steps earlier the rows were sampled that the task works on. A sync first runs when there are
+        new weights to copy.
         """
         shifts = (
             self.depth + copy.sync_every if copy is not None else self.depth - ahead
@@ -122,7 +123,7 @@ class StepOutline:
 
     @cached_property
     def pools(self) -> tuple[tuple[str, ...], ...]:
-        """Return the pools that each task occupies: both pools for a sync, none for a transfer, one for others."""
+        """Return the pools that each task occupies: source and target for a sync, none for a transfer, else one."""
         return tuple(() if isinstance(task, Transfer | Join | Take) else _pools_of(task) for task in self.tasks)
 
     @cached_property
@@ -143,9 +144,10 @@ class StepOutline:
 
     @cached_property
     def moving(self) -> tuple[bool, ...]:
-        """Return for each task whether it moves a model's state: whether it is a switch to sleep or to wake.
+        """Return for each task whether it is a switch that moves a model's state: that puts it to sleep, or wakes it.
 
-        A switch to the state that the model is already in moves nothing.
+        A switch to the state that the model is already in moves nothing. Before the first switch of a step, a model is
+        in the state in which the last one leaves it.
         """
         awake = {task.home: task.awake for task in self.tasks if isinstance(task, Switch)}
         moving = list[bool]()
@@ -171,7 +173,10 @@ class StepOutline:
 
     @cached_property
     def waits(self) -> tuple[TaskOrder, ...]:
-        """Return which tasks wait for which: within a step, for rows of an earlier step, and for the previous step."""
+        """Return which tasks wait for which: within a step, for rows of an earlier step, and for the previous step.
+
+        No wait has a pause; `waits_with` adds one between steps.
+        """
         return self.waits_with(0.0)
 
     def waits_with(self, driver_s: float) -> tuple[TaskOrder, ...]:

@@ -32,10 +32,10 @@ class HeldSteps:
 
 
 def window_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> HeldSteps:
-    """Return the rows and weights that placed roles hold at once; those of one step if no role works ahead.
+    """Return the rows and weights that placed roles hold at once; if no role works ahead, the rows of one step.
 
-    Rows have the most tokens that a step allows. Weights are counted only for roles ahead; on CPUs, they are in
-    float32.
+    Rows have the most tokens that a step allows. Weights are counted only for roles that sample ahead of the training
+    of their weights: in float32 on CPUs, else in bfloat16.
     """
     tokens = dict[str, int]()
     for sampler, count in (response for load in problem.loads for response in load.responses):

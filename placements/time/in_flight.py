@@ -50,7 +50,8 @@ class InFlight:
     def period_s(self, training_s: float) -> float:
         """Return the minimum seconds of a step with these batches in flight; its training takes `training_s` seconds.
 
-        The result is infinity if the batches leave no time for training. Source: that of the module.
+        The result is infinity if the batches leave no time for training, and 0 if training takes none. Source: that of
+        the module.
 
         >>> InFlight(0.5, 1).period_s(30.0), InFlight(1.0, 1).period_s(30.0), InFlight(1.5, 1).period_s(0.0)
         (30.0, 60.0, 0.0)
@@ -60,9 +61,11 @@ class InFlight:
 
 
 def ways_across_syncs(ahead: int, sync_every: int, stretch: float) -> tuple[InFlight, ...]:
-    """Return how many batches a run in flight may generate at a time, fewest first, if it samples `ahead` steps ahead.
+    """Return nine choices of how many batches to generate at a time, fewest first, if responses go on across syncs.
 
-    A longest response takes `stretch` times as long as a mean one. Source: that of the module.
+    Sampling works `ahead` steps ahead of training, weights are synced every `sync_every` steps, and a longest response
+    takes `stretch` times as long as a mean one. With the fewest batches, `ahead / stretch`, the trainer may always be
+    busy; the most, `(ahead + 1) / stretch`, leave no time to train. Source: that of the module.
 
     >>> [(way.batches, way.period_s(30.0)) for way in ways_across_syncs(1, 1, 4.0)][::4]
     [(0.25, 30.0), (0.375, 60.0), (0.5, inf)]
@@ -74,11 +77,11 @@ def ways_across_syncs(ahead: int, sync_every: int, stretch: float) -> tuple[InFl
 
 
 def ways_in_flight(lag: int, *, streamed: bool, ahead: int = 1) -> tuple[InFlight, ...]:
-    """Return the ways to use a staleness of `lag` updates under `ready`, fewest batches in flight first.
+    """Return the ways in which rollouts can use a staleness of `lag` updates, fewest batches in flight first.
 
     Generation already runs `ahead` steps ahead of training, which leaves `lag - ahead + 1` updates to use, at least 1.
-    Only `streamed` rollouts have several batches in flight (up to 16 are admitted); others use the staleness for rarer
-    syncs.
+    `streamed` rollouts, those under the contract `ready`, divide these between several batches in flight (up to 16 are
+    admitted) and rarer syncs; others use all of them for rarer syncs.
 
     >>> ways = ways_in_flight(2, streamed=True)
     >>> [(way.batches, way.sync_every) for way in ways if way.batches in (0.5, 1.0, 1.5, 2.5)]
@@ -109,7 +112,7 @@ def resumed_seconds(
 
     Of `rows` responses, as many are in flight as fit in a cache of `cache_tokens` tokens, but at least one and at most
     the engine's maximum. Each has the mean tokens of a response in progress, and a prompt that `shared_prompts`
-    responses share.
+    responses share. Raises ValueError if the devices' peak is unknown.
     """
     read, distribution = prompt.mean / shared_prompts, response.remaining  # on average, as much is generated as remains
     constants = replica.constants

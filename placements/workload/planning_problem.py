@@ -61,11 +61,12 @@ class PlanningProblem:
     `staleness` lets steps overlap, so that rollouts lag by this number of updates; `sync_lag` only makes syncs rarer.
     `ratio` fixes the ratio of rollout to training devices, if they are separate. If responses are `streamed`, groups
     may be read in chunks while others are generated. `contract` says what a sync does to responses under way: with
-    `in_flight` they go on, so that a sync does not wait for the longest; `ready` is the way of other systems, which also
-    limit how many rows are admitted. (A plan of the contract `ready` is forecast as `in_flight`.) Under `ready`, caches are recomputed then unless the engine `keeps_caches`. `without` names models of
-    the flow that this run does not need. A `watched` graph has additional measurements; it runs in place of the flow's
-    graph if one engine trains a model and another generates with it. If `modelled`, the plan may have layouts that
-    cannot run here. `sample_rows` and `forward_tokens` are for engines that run in the process of their device.
+    `in_flight` they go on, so that a sync does not wait for the longest; `ready` is the way of other systems, which
+    also limit how many rows are admitted. (A plan of the contract `ready` is forecast as `in_flight`.) Under `ready`,
+    caches are recomputed after a sync unless the engine `keeps_caches`. `without` names models of the flow that this
+    run does not need. A `watched` graph has additional measurements; it runs in place of the flow's graph if one engine
+    trains a model and another generates with it. If `modelled`, the plan may have layouts that cannot run here.
+    `sample_rows` and `forward_tokens` are for engines that run in the process of their device.
     """
 
     graph: Graph
@@ -134,7 +135,7 @@ class PlanningProblem:
 
     @cached_property
     def stages(self) -> int:
-        """Return the number of stages of a step in which models work; weight syncs come after them."""
+        """Return the number of stages of a step in which models work (see `NodeWorkload`), without weight syncs."""
         return stage_count(self.loads)
 
     @cached_property

@@ -21,12 +21,13 @@ from placements import plan as search_plan
 
 
 def make_plan(request: Request, say: Say) -> PlanResult:
-    """Return the best plan for a request; if the request names a plan, return that plan with a new forecast.
+    """Search for the best plan for a request, or forecast the plan that it names again; return the plan.
 
-    `say` receives each note, and the result has all of them. Raises UsageError for an invalid search option, and for a
-    search option (other than a calibration) or lengths of rows together with a named plan; UnknownNameError for an
-    unknown placement; ResourceError if nothing fits; BatchError if the batch, minibatches and ranks do not go together;
-    PlanError for a named plan that breaks a law; and the errors of `prepare` or `prepare_from`.
+    The overlap, contract and chunks of the request are applied to either. `say` receives each note, and the result has
+    all of them. Raises UsageError for invalid or contradictory options of the search, and for an option of the search
+    (other than a calibration) or lengths of rows together with a named plan; UnknownNameError for an unknown placement;
+    ResourceError if nothing fits, or if the named plan does not; BatchError if the batch, minibatches and ranks do not
+    go together; PlanError for a plan that breaks a law; and the errors of `prepare` or `prepare_from`.
     """
     notes = list[str]()
 
@@ -105,11 +106,12 @@ def _ratio(text: str) -> tuple[int, int] | None:
 
 
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
-    """Return the fastest plan of a problem, found by a search.
+    """Search for the fastest plan of a problem, and return the fastest plan found.
 
-    `target` names the plan in errors, and may name a placement that limits the search. `say` receives each note. Raises
-    ResourceError if nothing fits, UnknownNameError for an unknown placement, and PlanError for a placement with more
-    pools than devices, or for an overlap that the flow does not allow.
+    `target` names the plan in errors, and may name a placement that limits the search; its overlap, contract and chunks
+    are applied to the plan. `say` receives each note. Raises ResourceError if nothing fits, UnknownNameError for an
+    unknown placement, and PlanError for a placement with more pools than devices, or for an overlap, a contract or
+    chunks that the plan or the flow does not allow.
     """
     return _searched(prepared, PlanRequest.read(prepared.problem, placement=target.placement), target, say)
 
@@ -159,9 +161,11 @@ Check = Callable[[PreparedProblem], None]
 def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check | None = None) -> PlanResult:
     """Return a plan for a request: searched on its cluster, or the plan that the request names, with a new forecast.
 
-    A named plan is forecast on its own cluster; if it does not fit, that is an error only if `fits` is true. `check` is
-    called with the prepared problem first, and may raise. `say` receives each note. Raises the errors of `prepare` and
-    `searched`, or, for a named plan, those of `prepare_from` and `plan_again`.
+    The overlap, contract and chunks of the request are applied to either. A named plan is forecast on its own cluster;
+    if it does not fit, that is an error only if `fits` is true. `check` is called with the prepared problem first, and
+    may raise. `say` receives each note. Raises the errors of `prepare` and `searched`, or, for a named plan, PlanError
+    for a file without a plan, the errors of `prepare_again` and `plan_again`, and PlanError for an overlap, a contract
+    or chunks that the plan does not allow.
     """
     plan, where = plan_of(request.target), str(request.target)
     prepared = prepare(request) if plan is None else prepare_again(plan, request, where)

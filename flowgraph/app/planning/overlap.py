@@ -38,8 +38,10 @@ def with_overlap(plan: Plan, graph: Graph, depth: int | None, sync_every: int | 
 def with_contract(plan: Plan, graph: Graph, contract: Contract, where: str = "plan") -> Plan:
     """Return a plan in which each role that samples ahead of training does so under a contract.
 
-    Under `ready`, a group may be trained on as many steps late as the flow's bound on the age of weights allows. Raises
-    PlanError for `in_flight` and `ready` if no role works ahead, and for `ready` if the bound allows no step.
+    A contract says what a copy of new weights does to responses under way: under `scheduled`, it waits for them; under
+    `in_flight` and `ready`, they go on with the new weights. Under `ready`, a group may also be trained on late, by as
+    many steps as the flow's bound on the age of weights allows. Raises PlanError for `in_flight` and `ready` if no role
+    works ahead, and for `ready` if the bound allows no step.
     """
     ahead = [placed for placed in plan.placed if placed.ahead and placed.role.endswith(".sample")]
     if contract != "scheduled" and not ahead:
@@ -65,10 +67,11 @@ def with_contract(plan: Plan, graph: Graph, contract: Contract, where: str = "pl
 
 
 def with_chunks(plan: Plan, graph: Graph, chunks: int, where: str = "plan") -> Plan:
-    """Return a plan whose sampling hands out the groups of a step in `chunks` chunks, as they finish.
+    """Return a plan whose sampling passes the groups of a step on in `chunks` chunks, as they finish.
 
-    It applies to each role that samples with a node that can do so. Whether its engine can, and whether anything reads
-    the chunks, is checked with the plan and its program. Raises PlanError if no role samples so.
+    It applies to each role that samples with a node that can do so while other groups are still sampled; all other
+    roles have one chunk. Whether its engine can, and whether anything reads the chunks, is checked with the plan and
+    its program. Raises PlanError for more than one chunk if no role samples so.
     """
     early = {
         role.name: role.use == "sample"

@@ -87,8 +87,9 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
     `inputs` are the flow, rows and settings if they have been read already. Otherwise rows are read if the request
     names a data set. The rows of the default data set are read if it names none and gives no `prompt_tokens`, and the
     cluster has a device of unknown speed, such as this machine's. Without rows, the problem is planned by lengths.
-    Raises FlowTypeError for a flow that runs no model; UsageError for an invalid engine or precision; and the errors of
-    `cluster_of`, `read_inputs`, `compiled_flow` and `model_sources`.
+    Raises FlowTypeError for a flow that runs no model; UsageError for an invalid engine or precision; SettingError,
+    UsageError or DataError for lengths that cannot be read; and the errors of `cluster_of`, `read_inputs`,
+    `compiled_flow` and `model_sources`.
     """
     workload, search = request.workload, request.search
     cluster = cluster or cluster_of(request.target.cluster, request.target.memory)
@@ -206,9 +207,10 @@ def _refuse_unknown_names(assumed: PlanAssumptions, graph: Graph, workload: Work
 
 
 def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> Workload:
-    """Return the workload that a saved plan was made for: its flow, models, data, batch, settings and passes.
+    """Return the workload that a saved plan was made for: its flow, models, data, columns, batch, settings and passes.
 
-    Values in `workload` override those of the plan, but its settings are added after the plan's.
+    Values in `workload` override those of the plan, but its settings are added after the plan's. All other fields, such
+    as the lengths of rows, are those of `workload` or defaults.
     """
     workload = workload or Workload(flow=assumed.flow)
     return workload.model_copy(

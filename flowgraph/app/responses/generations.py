@@ -218,7 +218,7 @@ class GenerationsFile:
 def rule_rows(table: pa.Table) -> list[dict[str, object]]:
     """Return, for each row of a generations table, the values that a scoring rule receives, by the rule's names.
 
-    These are the columns of the data, the response, whether it finished, and the indices of its prompt and sample.
+    These are the columns of the data and, if the table has them, `response`, `finished`, `prompt_id` and `sample`.
     """
     sources = {name.removeprefix(OWN): name for name in table.column_names if name not in COLUMNS}
     sources |= {RULE_NAMES[name]: name for name in table.column_names if name in RULE_NAMES}

@@ -41,8 +41,9 @@ def checkpoint_to_continue(folder: RunFolder, job: RunSpec, say: Say) -> Checkpo
     """Return the newest checkpoint from which a run can continue to its last step; None if the run must start again.
 
     If steps overlap, the checkpoint must have the rows of all steps that would be under way; if the newest one lacks
-    them, an older one is returned. `say` receives a note in both cases. Raises DataError if the newest checkpoint is of
-    steps that overlap in another way, and the errors of `Checkpoints.newest`.
+    them, an older one is returned. `say` receives a note if there is no checkpoint or if the newest one is not
+    returned. Raises DataError if the newest checkpoint is of steps that overlap in another way, and the errors of
+    `Checkpoints.newest`.
     """
     program, steps = job.program, job.steps
     checkpoints = checkpoints_of(folder)
@@ -88,8 +89,9 @@ def checkpoint_saver(
 ) -> Saver:
     """Return the saver that writes the checkpoints of a run, and remove what unfinished checkpoints left behind.
 
-    `start` is the number of steps that are saved already, and `say` receives what the saver reports. The saver also
-    writes the weights of the best checkpoint to the folder `best`, in the form that transformers loads.
+    `start` is the number of steps that are saved already, and `say` receives what the saver reports. If the request
+    sets `keep_best`, the saver also writes the weights of the best checkpoint to the folder `best`, in the form that
+    transformers loads.
     """
     job = ready.job
     extendable = extendable_after(executor, job.program, job.steps)
@@ -159,7 +161,7 @@ def save_weights(ready: PreparedRun, executor: Executor, target: Path) -> None:
 
 
 def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) -> None:
-    """Raise RunFolderError if a loaded model has other weights than when the checkpoint was written.
+    """Raise RunFolderError if the weights of a loaded model differ from those when the checkpoint was written.
 
     Weights are compared by their digests; models without one, and a run without a checkpoint, are not checked.
     """

@@ -177,7 +177,7 @@ def prepare_run(request: Request, say: Say) -> PreparedRun:
 
     `say` receives each note of planning. Raises UsageError, for example, for arguments that contradict each other, for
     a plan without rows to train on, and for a flow that workers of Ray cannot find by its name; PlanError for a plan
-    with engines that cannot run here; ModelError for a model with other token ids than the model that it reads;
+    with engines that cannot run here; ModelError for a model that reads tokens of a model with different token ids;
     RunFolderError for rollouts to replay that are missing or damaged; and the errors of `planned_for`,
     `refuse_what_cannot_run`, `choose_runtime` and `held_out_check`.
     """

@@ -35,8 +35,8 @@ def sequence_picture(program: Program) -> SequenceDiagram:
     """Return the sequence diagram of one step of a program, with messages in the program's order.
 
     The driver calls copies of models and gets references; values go directly from place to place. The driver also runs
-    the nodes of the host. Consecutive values between the same two places share a message. If steps overlap, the diagram
-    shows one iteration, which ends step k; each call and sync has the number of its step.
+    the nodes of the host. Consecutive transfers between the same two actors share a message. If steps overlap, the
+    diagram shows one iteration, which ends step k; each call and sync has the number of its step.
     """
     order = {pool.name: place for place, pool in enumerate(program.plan.pools)}
     homes = dict.fromkeys([*program.homes, *(home for _, home in program.origins)])

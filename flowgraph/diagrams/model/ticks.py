@@ -56,7 +56,7 @@ def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) ->
 def labelled_ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[tuple[float, str], ...]:
     """Return the ticks that `ticks` chooses for an axis, each as (number, text), with the decimals that they need.
 
-    All texts have the letter, or the exponent, that is short for the largest tick; 0 has none.
+    All texts have the letter that is short for the largest tick, if any, or all have an exponent; 0 has neither.
 
     >>> labelled_ticks(0, 1, 2), labelled_ticks(0, 1e6, 2)
     (((0.0, '0.0'), (0.5, '0.5'), (1.0, '1.0')), ((0.0, '0'), (500000.0, '0.5M'), (1000000.0, '1.0M')))

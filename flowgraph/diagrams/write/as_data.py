@@ -57,8 +57,8 @@ def from_json(text: str, where: str = "picture") -> Drawing:
 
     Raises DataError, with `where` and the place of the first fault, if the text is not a JSON object of this schema and
     a known kind, if a field is missing, unknown or of another type, if an id is malformed or used twice, if a box,
-    frame, arrow or message refers to an unknown id, if a frame is inside itself, or if a size or time is not a finite
-    number of 0 or more, or a bar ends before it starts.
+    frame, arrow or message refers to an unknown id, if a frame is inside itself, or if a forecast size or a time is not
+    a finite number of 0 or more, or a bar ends before it starts. The points of curves are not checked.
     """
     try:
         fields = parse_json(text, whole=False)  # labels are cleaned when they are written

@@ -24,7 +24,7 @@ class PoolTimes:
 
     @contextmanager
     def left_out(self) -> Generator[None]:
-        """Leave the time of this block out of the pools' steps: it checks held-out data, or writes a checkpoint."""
+        """Leave the time that this block takes, for example to check held-out data, out of the pools' steps."""
         began_s = time.time()
         try:
             yield
@@ -36,8 +36,10 @@ class PoolTimes:
         """Return the idle share (0 to 1) of each pool in a step as `idle`, and its seconds of waiting as `waited_s`.
 
         `measured` are the tasks of the step on all ranks; make a call for each step in order. A pool's step lasts from
-        the end of its last task of the step before to the end of its own; the first step is left out. The idle share is
-        that of the busiest rank. A pool with a copy of trained weights waits from its last task to the sync.
+        the end of its last task of the step before to the end of its own. A pool is left out in its first step, and if
+        its tasks ended no later than before; the host is always left out. The idle share is that of the busiest rank. A
+        pool with a copy of trained weights waits from the end of its last task of the step before to the first sync of
+        such a copy; other pools have no `waited_s`.
         """
         by_pool = defaultdict[str, list[MeasuredTask]](list)
         for task in measured:

@@ -158,9 +158,9 @@ class RankActor:
     ) -> LoadedModels:
         """Connect to the pool's other ranks, load the weights of this device's homes, and return facts by parameter.
 
-        All ranks of the pool must call it if `meeting`, a file or TCP address where ranks connect, is not None; a rank
-        waits at most `limit_s` seconds for the others. Homes on inference servers are not loaded here. Raises FlowError
-        as `Flows.read` does, and ModelError if a model cannot be loaded.
+        A home is one copy of a model's weights. All ranks of the pool must call it if `meeting`, a file or TCP address
+        where ranks connect, is not None; a rank waits at most `limit_s` seconds for the others. Homes on inference
+        servers are not loaded here. Raises FlowError as `Flows.read` does, and ModelError if a model cannot be loaded.
         """
         seat = self.seat
         assert seat is not None, "a host process hosts no weights"
@@ -188,7 +188,8 @@ class RankActor:
         """Start the server of the replica `place` as a child of this process, and return its address and keys.
 
         The server's files are in a folder in `scratch`, or in a new scratch folder if `scratch` is on another machine.
-        The server may take `limit_s` seconds to start. Raises LawError and WorkerError as `Servers.start` does.
+        The server may take `limit_s` seconds to start; the first call sets this for all. Raises LawError, ModelError
+        and WorkerError as `Servers.start` does.
         """
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
@@ -203,7 +204,8 @@ class RankActor:
     def attach(self, home: Home, doors: Sequence[Any]) -> LoadedModels:
         """Create the handle that sends requests to all servers of a home, and return facts about the loaded model.
 
-        Call it on the actor that started the home's first server.
+        Call it on the actor that started the home's first server. The facts are those of `Servers.facts`, by parameter.
+        Raises ModelError if the model cannot be loaded.
         """
         assert self.servers is not None, "the first server of a home is a child of its first device"
         self.handles[home] = self.servers.handle(home, doors)
@@ -218,7 +220,10 @@ class RankActor:
             scratches.remove(self.servers.scratch)
 
     def read(self) -> None:
-        """Load the flows of the run in this process; later calls do nothing. Raises FlowError as `Flows.read` does."""
+        """Load the flows of the run in this process; later calls do nothing.
+
+        The process then also writes its stacks when it receives SIGUSR2. Raises FlowError as `Flows.read` does.
+        """
         if not self.workers:
             write_on_signal()
             self.workers = [DeviceWorker(graph, self.handles) for graph in self.flows.read()]
@@ -231,8 +236,8 @@ class RankActor:
         `graph` is the index of the graph in the run; `versions` are the versions of the models that the task reads;
         `key` contains the seed and the step. `tables` are the tables of all inputs in order; for each input, `shards`
         has their number, and whether their rows are this rank's already. What follows the tables is ignored: Ray has
-        waited for it. Of ranks that share their rows, only the first returns metrics. A FlowError gets notes with the
-        nodes, device and step, and the line of the flow.
+        waited for it. Of ranks that share their rows, only the first returns metrics. A FlowError gets a note with the
+        nodes, device and step, and, if it has no place, the line of the flow.
 
         A task that hands out chunks samples all of them; `handed` returns one as soon as it has finished. A task on a
         chunk without groups returns tables without columns. Of a task by group, `finished` returns the groups, and this
@@ -283,9 +288,11 @@ class RankActor:
         return *results, ran.observed
 
     def handed(self, graph: int, task: Run, key: Key) -> tuple[Any, ...]:
-        """Return the tables of a chunk that `run` hands out, as `run` returns those of all rows, once it has finished.
+        """Wait for a chunk of a task that `run` is sampling, and return its tables in the order of `run`.
 
-        Raises the error of `run`.
+        Empty observations follow the tables. The last chunk is returned when the task has ended. The tables have no
+        columns if the task has ended without this chunk. Raises the error of `run`, unless the chunk had finished
+        before.
         """
         self.read()
         assert task.chunk is not None, "a chunk is handed out"
@@ -293,9 +300,10 @@ class RankActor:
         return *(tables or empty_tables(self.workers[graph], task)), Observations()
 
     def finished(self, *, wait: bool = True) -> tuple[pa.Table | None, GroupReport | None]:
-        """Return the table of the next group that a task by group has sampled, and which group it is.
+        """Wait for the next group that a task by group samples, and return its table, and which group it is.
 
-        Without `wait`, both are None if none has finished by now. Raises the error of such a task.
+        If `wait` is False, returns at once, and both are None if no group has finished. Raises the error of such a
+        task.
         """
         group: tuple[pa.Table, GroupReport] | None = self.mailbox.next_group(wait=wait)
         return group or (None, None)
@@ -329,7 +337,8 @@ class RankActor:
     def sync(self, task: Sync, version: int) -> None:
         """Copy weights of version `version` from the source home of `task` to its target, in this process.
 
-        Call it on every rank of the source, since gathering the weights needs all of them.
+        Call it on every rank of the source, since gathering the weights needs all of them; a process without the target
+        only takes part in that.
         """
         with self.measures.of(task) as meter:
             weights = self.handles[task.source].weights()
@@ -356,9 +365,10 @@ class RankActor:
                 pass
 
     def took(self, home: Home, version: int, *after: Any) -> None:
-        """Set the weight version of a home on inference servers, after the weights were sent.
+        """Record, in this process only, the version of the weights that a home's inference servers have received.
 
-        Ray waits for the results in `after` before it makes this call.
+        Nothing is sent to the servers: `send` has set their version. Ray waits for the results in `after` before it
+        makes this call.
         """
         self.handles[home].version = version
 
@@ -411,7 +421,8 @@ class RankActor:
 def table_with_ids(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
     """Return a stored value as a table, with the ids of its rows as columns. Raises LawError as `to_table` does.
 
-    `inputs` are the inputs of the node that computed the value; their lengths determine how many tokens of each row are
+    Token columns are cut to the lengths in their record. Where there are none, they are cut to the first lengths in
+    `inputs`, the inputs of the node that computed the value, that fit (see `lengths_for`); if none fit, all tokens are
     kept.
     """
     return with_ids(to_table(stored.value, lengths_for(stored.value, inputs)), stored.ids)
@@ -427,7 +438,7 @@ def _tables(task: Run, rows: NodeResults) -> list[pa.Table]:
 
 
 def empty_tables(worker: DeviceWorker, task: Run) -> list[pa.Table]:
-    """Return as many tables without columns as a task has results and sends: it made them of a chunk without groups."""
+    """Return what a task returns for a chunk without groups: tables without columns, one per result and sent value."""
     import pyarrow as pa
 
     nodes = {node.name: node for node in worker.graph.nodes}

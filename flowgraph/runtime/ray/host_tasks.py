@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 
 def join_chunk_tables(task: Join, counts: Sequence[int], *tables: pa.Table) -> tuple[pa.Table, Observations]:
-    """Join the tables of the chunks of a value; the last of `counts` is the number of tables of what orders the rows.
+    """Join the tables of a value's chunks into one, and return it with the metrics that are those of the whole batch.
 
-    Returns the table, and the metrics that are those of the whole batch. Raises the errors of `joined_table`.
+    `tables` are those of one chunk after another, then those of the value that has the order of the rows; `counts` has
+    the number of tables of each. The returned observations also have the measured time of this task. Raises the errors
+    of `joined_table`.
     """
     parts = iter(tables)
     *chunks, like = [list(islice(parts, count)) for count in counts]
@@ -40,7 +42,10 @@ def join_chunk_tables(task: Join, counts: Sequence[int], *tables: pa.Table) -> t
 
 
 def pick_tables(picks: Sequence[Pick], groups: Sequence[str], name: str, *tables: pa.Table) -> pa.Table:
-    """Return a table with the picked rows of each table, in order. Raises LawError as `picked_table` does."""
+    """Return a table with the picked rows of each table, in order; the arguments are those of `picked_table`.
+
+    Raises LawError as `picked_table` does.
+    """
     return picked_table(tables, picks, groups, name)
 
 
@@ -50,7 +55,10 @@ def read_source(source: RowSource, step: int) -> pa.Table:
 
 
 def keep_tables(path: Path, *tables: pa.Table) -> None:
-    """Join the tables of one value, each from one rank, and write them with the row ids to the Arrow file `path`."""
+    """Join the tables of one value, each from one rank, and write them with the row ids to the Arrow file `path`.
+
+    An existing file is replaced. Raises LawError if the ranks return different scalars, and OSError if writing fails.
+    """
     write_rows(join_shards(list(tables), path.name), path)
 
 

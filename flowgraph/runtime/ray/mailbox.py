@@ -25,15 +25,16 @@ class Mailbox:
     _groups: deque[Any] = field(default_factory=deque[Any])
 
     def post(self, group: Any) -> None:
-        """Put a group that has finished into the mailbox, or the error of a batch whose other groups will not."""
+        """Put a finished group into the mailbox, or the error of a batch, which `next_group` raises in its turn."""
         with self._changed:
             self._groups.append(group)
             self._changed.notify_all()
 
     def next_group(self, *, wait: bool = True) -> Any:
-        """Return the next group that finishes; None, without `wait`, if there is none now.
+        """Wait for the next group that finishes, remove it from the mailbox, and return it.
 
-        Raises an error that was put in its place.
+        If `wait` is False, returns at once, with None if the mailbox has no group. Raises an error that was put in its
+        place.
         """
         with self._changed:
             if wait:
@@ -44,21 +45,25 @@ class Mailbox:
         return group
 
     def give(self, batch: BatchKey, index: int, chunk: Any) -> None:
-        """Put a chunk into the mailbox."""
+        """Put a chunk of a batch into the mailbox, from which `take` returns it by its index."""
         with self._changed:
             self._chunks[batch, index] = chunk
             self._changed.notify_all()
 
     def end(self, batch: BatchKey, error: BaseException | None = None) -> None:
-        """Note that a batch has ended: chunks that were not given are empty, or there are none after an `error`."""
+        """Note that a batch has ended.
+
+        `take` then returns None for its chunks that were not given, or raises `error` for them if that is not None.
+        """
         with self._changed:
             self._ended[batch] = error
             self._changed.notify_all()
 
     def take(self, batch: BatchKey, index: int, *, last: bool) -> Any:
-        """Wait for a chunk, and return it; None if its batch has ended without it. Raises the error of the batch.
+        """Wait for a chunk, remove it from the mailbox, and return it; None if its batch has ended without it.
 
-        The `last` chunk comes when the batch has ended, and nobody comes for more of it.
+        The `last` chunk is returned only when the batch has ended, which is then forgotten: it must be taken after the
+        others. Raises the error of the batch if the chunk was not given.
         """
         with self._changed:
             self._changed.wait_for(lambda: batch in self._ended or (not last and (batch, index) in self._chunks))

@@ -107,7 +107,7 @@ class RayPlaces:
     def read(self, source: RowSource, step: int) -> TableReferences:
         """Submit the reading of one step's rows in a host process, and return references to them.
 
-        Each source is sent to Ray once; the 8 most recent stay there.
+        A source is sent to Ray when it is first read; the last 8 that were sent stay there.
         """
         import ray
 
@@ -123,7 +123,9 @@ class RayPlaces:
     ) -> Mapping[str, TableReferences]:
         """Submit a task to each member of its home, or to a host process; return references to its results by name.
 
-        Each rank gets only its rows. The arguments are those of `Places.run`. Errors are raised by the next `finish`.
+        A home is one copy of a model's weights. Each rank computes only its rows. Of a task by group, nothing is
+        returned here: `finished` returns the groups. The arguments are those of `Places.run`. Errors are raised by the
+        next `finish`.
         """
         nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
         names = [name for name, kind in results_given(task, nodes) if not issubclass(kind, Model)]  # models stay
@@ -188,9 +190,10 @@ class RayPlaces:
         self._step = step
 
     def finished(self, *, wait: bool = True) -> FinishedGroup | None:
-        """Return the next group that finishes, of any step; None, without `wait`, if none has finished by now.
+        """Wait for the next group that finishes, of any step, and return it.
 
-        Raises errors of the sampling, and those of `finish`.
+        If `wait` is False, returns None if no group has finished. Raises errors of the sampling, and WorkerError as
+        `Supervisor.of_calls` does.
         """
         member = self._sampling
         assert member is not None, "`sample` was called before"
@@ -205,7 +208,10 @@ class RayPlaces:
     def pick(
         self, items: Sequence[TableReferences], picks: Sequence[Pick], kind: type[Value], name: str
     ) -> TableReferences:
-        """Submit the joining of the picked rows of each item in a host process, and return a reference to them."""
+        """Submit the joining of the picked rows of each item in a host process, and return a reference to them.
+
+        Each item must have all its rows in one table. Errors are raised by the next `finish`.
+        """
         groups = [path for path, part in leaf_paths(kind) if issubclass(part, Group)]
         call = host_task(pick_tables).remote(list(picks), groups, name, *(item.refs[0] for item in items))
         self._wait_for(call, f"taking groups of {name}", None)
@@ -354,7 +360,10 @@ class RayPlaces:
         self._wait_for(host_task(keep_tables).remote(path, *item.refs), f"saving {path.name}", None)
 
     def kept(self, kind: type[Value], path: Path, parts: Parts) -> TableReferences:
-        """Return references to the rows that `keep` wrote, with all parts; a host process reads the file."""
+        """Return references to the rows that `keep` wrote, with all parts; a host process reads the file.
+
+        The next `finish` raises the error of a file that cannot be read.
+        """
         rows = host_task(read_rows).remote(path)
         self._wait_for(rows, f"reading {path.name}", None)
         return TableReferences((rows,))

@@ -33,7 +33,7 @@ class GroupsLine(BaseModel):
 
 
 def groups_line(step: int, groups: Sequence[TakenGroup]) -> str:
-    """Return the line of the journal for a step that trained on these groups.
+    """Return the line of the journal, with its line break, for a step that trained on these groups.
 
     >>> groups_line(3, [TakenGroup(GroupName(2, 17), 1)]).strip()
     '{"step": 3, "groups": [[2, 17, 1]]}'
@@ -45,8 +45,9 @@ def groups_line(step: int, groups: Sequence[TakenGroup]) -> str:
 def read_groups(run: Path) -> dict[int, tuple[TakenGroup, ...]] | None:
     """Return the groups that each step of a run trained on, by step; None if the run has no journal.
 
-    A last line without an end is left out: it was being written when the run was killed. Raises DataError, with the
-    line, for a file that cannot be read, for steps that are not in order from 0, and for a group that comes twice.
+    A last line without an end is left out: it was being written when the run was killed. Raises DataError if the file
+    cannot be read, and, with the number of the line, for an invalid line, for steps that are not in order from 0, and
+    for a group that comes twice.
     """
     path = run / GROUPS
     if not path.is_file():

@@ -104,8 +104,9 @@ class Recorder:
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
         """Append the metrics of step `step` (from 0), which took `seconds`, and start to write its rollouts.
 
-        What the disk refuses is reported with `say` and written again after the next step. Raises RunFolderError if the
-        disk refused data in three steps in a row.
+        Also writes the number of completed steps to `run.json`. What the disk refuses is reported with `say` and
+        written again after the next step. Raises RunFolderError if the disk refused rollouts in three steps in a row,
+        or lines in three.
         """
         tokens = token_sum(self.graph, ran.observed)
         times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds, **ran.pools}
@@ -139,9 +140,10 @@ class Recorder:
         self._pending.append(_PendingRollout(path, submit, submit(), listed))
 
     def settle(self) -> Mapping[str, Mapping[str, Any]]:
-        """Flush everything that was recorded to the disk, before a checkpoint, and return `RunFolder.records`.
+        """Flush everything that was recorded to the disk, before a checkpoint, and return `RunFolder.records()`.
 
-        Call it when the places have finished. Raises OSError if the disk refuses anything.
+        These are the size and hash of each file to which lines are appended. Call it when the places have finished.
+        Raises OSError if the disk refuses anything.
         """
         if why := self._rollouts_refused():
             raise OSError(f"{why}: {self._pending[0].path}")

@@ -110,7 +110,10 @@ class RunFolder:
         self.note(**identity, **about, **hashes, metrics=metrics, status="running", steps_done=0)
 
     def planned(self, program: Program, diagrams: Mapping[str, str]) -> None:
-        """Write the plan that the run follows from now on; `diagrams` maps file names to texts that are written too."""
+        """Write the plan that the run follows from now on to `plan.json` and `program.txt`, and write its diagrams.
+
+        `diagrams` maps file names to texts. Existing files are replaced.
+        """
         self._write("plan.json", program.plan.to_json())
         self._write("program.txt", program_text(program) + "\n")
         for name, text in diagrams.items():
@@ -120,7 +123,8 @@ class RunFolder:
     def locked(self) -> Generator[None]:
         """Lock the folder for this process within a block; the lock also ends when the process ends or is killed.
 
-        Raises RunFolderError if another process has the lock, with its process id, or if `lock` is not a plain file.
+        Raises RunFolderError if another process has the lock, with its process id, or if the file `lock` is a pipe or
+        device, and OSError if it cannot be opened, for example because it is a symbolic link.
         """
         import fcntl
 
@@ -145,10 +149,12 @@ class RunFolder:
             os.close(handle)
 
     def rewind(self, steps: int, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Remove everything that was recorded after the first `steps` steps: metrics, rollouts, unfinished files.
+        """Remove everything that was recorded after the first `steps` steps, and files that were not completed.
 
-        `records` are the `RunFolder.records` in the checkpoint after these steps; empty if there is none. The metrics
-        of a check before the next step are removed too, because the resumed run repeats it. Other files stay.
+        These are metrics, groups, rollouts and responses of checks. `records` are the `RunFolder.records` in the
+        checkpoint after these steps; if there is none, they are empty, and every line of metrics, groups and hashes is
+        removed. What a check before the next step recorded is removed too, because the resumed run repeats it. Other
+        files stay.
         """
         for name in JOURNALS:
             path, size = self.path / name, int(records.get(name, {}).get("size_bytes", 0))
@@ -168,7 +174,10 @@ class RunFolder:
         }
 
     def damage(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return a line for each difference of the metrics and rollouts from a checkpoint's `records`; [] if intact."""
+        """Return a line for each difference of the metrics and rollouts from a checkpoint's `records`; [] if intact.
+
+        Journals that `records` lacks are not checked, and neither is what was appended after the checkpoint.
+        """
         lines = list[str]()
         for name in JOURNALS:
             if name not in records:
@@ -194,7 +203,10 @@ class RunFolder:
         return (self.path / "run.json").is_file()
 
     def discard(self) -> None:
-        """Remove the folder of a run that did not begin, so that its name can be used again; errors are ignored."""
+        """Remove the folder with everything in it, so that its name can be used again; errors are ignored.
+
+        Only for a run that did not begin; this is not checked.
+        """
         shutil.rmtree(self.path, ignore_errors=True)
 
     def note(self, **facts: Any) -> None:
@@ -226,7 +238,7 @@ class RunFolder:
             return metrics
 
     def graph(self) -> Graph:
-        """Return the graph in `graph.json`, as it was before any pass.
+        """Return the flow's graph in `graph.json`, as it was before the compiler changed it.
 
         Raises RunFolderError if the file cannot be read, and FlowError as `from_json` does.
         """
@@ -287,12 +299,15 @@ def token_sum(graph: Graph, observed: Observations) -> float:
 
 
 def validation_file(run: Path, step: int) -> Path:
-    """Return the path of the responses of the held-out check before step `step`: `validation/STEP.parquet` in `run`."""
+    """Return the path of the responses of the held-out check before step `step`, such as `validation/000020.parquet`.
+
+    The path is in the run's folder `run`. No file is created.
+    """
     return run / VALIDATION / f"{step:06d}.parquet"
 
 
 def rollout_file(run: Path, node: str, step: int) -> Path:
-    """Return the path of a node's rollout of one step: `rollouts/NODE/STEP.parquet` in the folder `run`."""
+    """Return the path of a node's rollout of one step in the folder `run`, such as `rollouts/NODE/000020.parquet`."""
     return run / ROLLOUTS / node / f"{step:06d}.parquet"
 
 
@@ -313,8 +328,9 @@ def write_rollout(
     """Write a rollout and values of its rows to a Parquet file; return the file's hash, or why the disk refused it.
 
     The first of `tables` is the rollout; the others are plain values, called `names`, that become columns as in
-    `recorded_values.with_values`, and so do their extras. The file at `path` is complete or does not exist; parent
-    folders are created. Raises OSError if writing fails for a reason other than a full, limited or failing disk.
+    `recorded_values.with_values`, and so do their extras. An existing file at `path` is replaced once the new one is
+    complete; parent folders are created. Raises OSError if writing fails for a reason other than a full, limited or
+    failing disk.
     """
     import pyarrow.parquet as pq
 
@@ -365,8 +381,9 @@ class Replay:
     def steps(self) -> int:
         """Return the number of steps, from the first, for which every sampling node has a recorded rollout.
 
-        The last rollout of a run that was interrupted may be missing. Raises RunFolderError if a node has no rollouts,
-        if one before its last is missing, or if `run.json` cannot be read.
+        Steps that `run.json` does not count as done are left out; without nodes that sample, it is 0. The last rollout
+        of a run that was interrupted may be missing. Raises RunFolderError if a node has no rollouts, if one before its
+        last is missing, or if `run.json` cannot be read.
         """
         steps = list[int]()
         for node in rollout_nodes(self.graph):
@@ -397,10 +414,11 @@ class Replay:
             raise RunFolderError(f"cannot be replayed: {why}", where=str(folder))
 
     def in_their_order(self, rows: RowSource, oldest: Callable[[int], int]) -> RowSource:
-        """Return a source of prompts in the order of the run's groups, if its steps took groups as they finished.
+        """Return a source of the prompts in `rows` in the order of the run's groups, if its steps took finished groups.
 
-        `oldest` returns the oldest version of weights that a step may train on. Raises DataError as `read_groups` does,
-        and for a group of an older version; `batch` raises it for groups that are not of these prompts.
+        Otherwise, `rows` is returned. `oldest` returns the oldest version of weights that a step may train on. Raises
+        DataError as `read_groups` does, and for a group of an older version; `batch` raises it for a step without
+        groups and for groups that are not of these prompts.
         """
         groups, where = read_groups(self.folder.path), str(self.folder.path / GROUPS)
         if groups is None:

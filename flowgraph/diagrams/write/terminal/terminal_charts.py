@@ -152,7 +152,10 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def scatter_table(scatter: Scatter) -> Table:
-    """Return a table of the candidates of a search, in the search's order, with seconds a step and peak memory."""
+    """Return a table of the candidates of a search, in the search's order, with seconds a step and memory.
+
+    The memory is that of the fullest device. Each candidate is also compared with the best one.
+    """
     rows = list[tuple[str, ...]]()
     for rank, dot in enumerate(scatter.dots, 1):
         measures = number_text(dot.seconds), show_bytes(dot.memory_bytes)
