@@ -176,8 +176,7 @@ def load_window(places: Any, program: Program, folder: Path) -> dict[int, BegunS
     """Return the steps that had begun when `save_window` wrote to `folder`, by number; empty without a `window.json`.
 
     Raises DataError as `read_window` does, for a value that the flow lacks, a result without a file, or a count of
-    tokens without an age, and for a value that cannot be read; on Ray, values are read later, and a task that reads
-    such a value fails.
+    tokens without an age, and for a value that cannot be read; on Ray, the next `finish` of `places` raises the last.
     """
     window = read_window(program, folder)
     types, items = value_types(program.graph), dict[str, Any]()
@@ -210,7 +209,7 @@ def load_groups(places: Any, program: Program, folder: Path, pool: GroupPool) ->
 
     Does nothing if no step had begun, or if steps of `program` do not take groups as they finish. Raises DataError as
     `read_window` does, for more or fewer groups than steps that had begun and not ended leave, and for rows that cannot
-    be read; on Ray, rows are read later, and a task that reads such rows fails.
+    be read; on Ray, the next `finish` of `places` raises the last.
     """
     window, take = read_window(program, folder), _take_of(program)
     if take is None or not window.steps:

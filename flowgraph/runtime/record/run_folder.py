@@ -425,7 +425,9 @@ class Replay:
             return rows
         for step, taken in groups.items():
             if (first := min((group.first_version for group in taken), default=oldest(step))) < oldest(step):
-                why = f"step {step} trained on responses of version {first}, and the flow allows {oldest(step)} and newer"
+                why = (
+                    f"step {step} trained on responses of version {first}, and the flow allows {oldest(step)} and newer"
+                )
                 raise DataError.unusable(where, why, "replay it with the flow of that run")
         return TakenRows(rows, groups, where)
 
