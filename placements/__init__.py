@@ -2,7 +2,6 @@
 
 result = plan(PlanningProblem(...), PlanRequest(staleness="auto"))      search, with other staleness and what-ifs
 forecast(problem, plan)                                                a plan's bytes and seconds, forecast again
-with_best_chunks(problem, plan)                                        a plan whose groups are read as they finish
 SavedPlan(problem=..., plan=...)                                       the same for a plan from a file, with its faults
 step_seconds(step, where)                                              the simulated seconds of a step
 simulate(step, steps)                when each task of its steps runs, and what pools wait for
@@ -21,7 +20,6 @@ from placements.report.explain_report import plans_text as compare
 from placements.report.simulation import simulate
 from placements.search.answer import answer as plan
 from placements.search.plan_builder import forecast_again as forecast
-from placements.search.plan_builder import with_best_chunks
 from placements.search.plan_request import PlanRequest
 from placements.search.saved_plan import SavedPlan, known_step_s, step_seconds
 from placements.workload.lengths import LengthDistribution
@@ -40,5 +38,4 @@ __all__ = [
     "plan",
     "simulate",
     "step_seconds",
-    "with_best_chunks",
 ]

@@ -122,7 +122,7 @@ def wrap_lines(text: str, columns: int) -> str:
     """Return text with lines broken between words, so that each has at most `columns` columns if its words allow that.
 
     Broken lines of a table's row continue below its last cell that leaves them room, other lines four columns to the
-    right of their indent, or less if there is no room.
+    right of their indent, or less where columns are too few.
 
     >>> print(wrap_lines("  policy  one two three four five six", 34))
       policy  one two three four five

@@ -1,4 +1,4 @@
-"""Errors of planning and running a flow: plans, clusters, memory, processes."""
+"""Errors of planning and running a flow: plans, clusters, memory, processes, run folders."""
 
 from __future__ import annotations
 
@@ -234,3 +234,36 @@ class WorkerError(FlowError, RuntimeError):
     def not_started(cls, what: str, why: str, hint: str = "") -> WorkerError:
         """Return the error for a process or service that could not be started, with the reason."""
         return cls(f"{what} could not be started: {why}", hint=hint)
+
+
+class RunFolderError(FlowError, FileExistsError):
+    """A run folder that exists already, or that cannot be used."""
+
+    __str__ = FlowError.__str__
+
+    @classmethod
+    def exists(cls, path: str, free: str) -> RunFolderError:
+        """Return the error for a run's folder that already exists; the hint names `free`, a folder that does not."""
+        return cls("this run folder already exists; nothing in it was changed", where=path, hint=f"--out {free}")
+
+    @classmethod
+    def bad_name(cls, name: str) -> RunFolderError:
+        """Return the error for an invalid name of a run."""
+        hint = "use at most 64 letters, digits, dots, dashes and underscores"
+        return cls(f"`{name}` is not a valid run name", hint=hint)
+
+    @classmethod
+    def cannot(cls, path: str, error: Exception) -> RunFolderError:
+        """Return the error for a run's folder or file that cannot be used, with the message of the exception."""
+        return cls(f"cannot be used: {error}", where=path)
+
+    @classmethod
+    def no_run(cls, path: str, runs: Iterable[str]) -> RunFolderError:
+        """Return the error for a folder that is not a run folder; the hint names the nearest of `runs`."""
+        return cls("is not a run folder", where=path, hint=nearest(path.rpartition("/")[2], runs))
+
+    @classmethod
+    def no_rollouts(cls, path: str, node: str) -> RunFolderError:
+        """Return the error for a run that recorded no rollouts of the generate node `node`."""
+        hint = "replay the run of a flow with the same generate nodes"
+        return cls(f"recorded no rollouts of {node}", where=path, hint=hint)

@@ -118,20 +118,21 @@ def prompts_of(source: RowSource, step: int) -> list[int]:
     return list(map(int, groups.data.tolist()))
 
 
-def age_in(step: int, group: FinishedGroup, drawn: VersionRange, allowed: VersionRange, node: str) -> TakenGroup:
+def age_in(step: int, group: FinishedGroup, sampled_by: VersionRange, allowed: VersionRange, node: str) -> TakenGroup:
     """Return a group as one that `step` trains on, and count its tokens by age behind the newest version `allowed`.
 
-    The counts of `group.observed` are changed: they were behind the newest of `drawn`, the versions that may draw its
-    rows in any step. `node` is the node that samples. Raises LawError for a token of a version that is not `allowed`.
+    The counts of `group.observed` are changed: they were behind the newest of `sampled_by`, the versions that may
+    sample its rows in any step. `node` is the node that samples. Raises LawError for a token of a version that is not
+    `allowed`.
     """
     sums = group.observed.sums
     aged = {key: sums.pop(key) for key in [*sums] if key[1].startswith(AGED)}
-    tokens = {drawn.newest - int(name.removeprefix(AGED)): counted for (_, name), counted in aged.items()}
+    tokens = {sampled_by.newest - int(name.removeprefix(AGED)): counted for (_, name), counted in aged.items()}
     for version, counted in tokens.items():
         if version not in allowed:
             raise LawError.drawn_by_other(node, step, version, str(allowed))
         sums[node, f"{AGED}{allowed.newest - version}"] = counted
-    return TakenGroup(group.name, min(tokens, default=drawn.oldest))
+    return TakenGroup(group.name, min(tokens, default=sampled_by.oldest))
 
 
 def picked(items: Sequence[StoredValue], picks: Sequence[Pick], name: str) -> StoredValue:

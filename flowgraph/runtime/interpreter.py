@@ -141,9 +141,8 @@ class Executor:
             step = self.begun.pop(key.step)
             step.observe(self.places.finish(step))
             self.places.work_for(None)
-        for node, updates in step.staleness.items():
-            names = ("staleness", "staleness_worst")  # the mean over tokens, and the most: one version draws them all
-            step.observed.add(node, [Measure(name, total=updates, count=1) for name in names])
+        for node, updates in step.staleness.items():  # the mean over tokens, and the most: one version draws them all
+            step.observed.add(node, [Measure(f"staleness{most}", total=updates, count=1) for most in ("", "_worst")])
         for node, measures in staleness_of(step.observed).items():
             step.observed.add(node, measures)
         carries = {i: name for name, i in program.graph.carries().items()}
@@ -244,9 +243,8 @@ class Executor:
         """Load the state that `save_state` wrote, possibly under another plan.
 
         A lagging copy that was not saved or is placed differently gets the newest weights. Raises DataError if the
-        folder lacks `versions.json` or the version of a trained model, or if a carried value cannot be read. Raises the
-        errors of `load_window`, and those of the handles' `load_state`: DataError for files of weights that cannot be
-        read, and LawError for another model's state. After an error, a part of the state may be loaded.
+        version of a trained model is missing, or if a carried value or a file of weights cannot be read, LawError for
+        another model's state, and the errors of `load_window`. After an error, part of the state may be loaded.
         """
         trained = _trained(program)
         try:
@@ -319,9 +317,7 @@ class _Step:
         for home in program.homes:
             if home.param in program.frozen:
                 self._put(home, home.param, self._versions.setdefault(home, 0))
-
         self._whole = {*value_types(program.graph)}  # a chunk is joined in the iteration that hands it out
-
         if begun is not None:
             for (place, name), item in begun.stores.items():
                 self._put(place, name, item)

@@ -143,18 +143,6 @@ def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed:
     return _with_forecast(problem, plan, homes)
 
 
-def with_best_chunks(problem: PlanningProblem, plan: Plan) -> Plan:
-    """Return a copy of a plan that passes on its groups of responses in the number of chunks with the shortest step.
-
-    Numbers up to 32 are tried, and more chunks must make a step over 0.5% shorter. Groups are not divided into chunks
-    if no number does so, if the problem does not ask for it (`streamed`), or if responses go on across a weight sync.
-    The copy keeps the old forecast. Raises ResourceError if the problem's cluster has no devices for a pool.
-    """
-    chunks = {home.role.name: home.chunks for home in with_chunks(problem, homes_of_plan(problem, plan))}
-    placed = (row.model_copy(update={"chunks": chunks[row.role]}) for row in plan.placed)
-    return plan.model_copy(update={"placed": tuple(placed)})
-
-
 def forecast_again(problem: PlanningProblem, plan: Plan, assumed: PlanAssumptions | None = None) -> Plan:
     """Return a copy of a plan with its bytes and seconds forecast again; `assumed`, if given, replaces its assumptions.
 

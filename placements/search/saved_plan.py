@@ -6,7 +6,7 @@ Not here: the rules that every plan must satisfy (`flowgraph.checks.placed`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flowgraph.cluster.plan import Plan, PlanAssumptions, StepForecast
 from flowgraph.engines.table import is_server
@@ -15,6 +15,7 @@ from placements.format import pool_sizes
 from placements.memory.footprint import FITS_SHARE
 from placements.search.infeasibility import overflows
 from placements.search.plan_builder import forecast_again, plan_from
+from placements.step.chunks import with_chunks
 from placements.step.period import period
 from placements.step.role_placements import RolePlacement, homes_of_plan
 from placements.step.step_forecast import schedule_of
@@ -47,6 +48,17 @@ class SavedPlan:
         if self.elsewhere:
             return plan_from(self.problem, self.homes, self.assumed)
         return forecast_again(self.problem, self.plan, self.assumed)
+
+    def with_best_chunks(self) -> SavedPlan:
+        """Return the plan with its groups of responses passed on in the number of chunks with the shortest step.
+
+        Numbers up to 32 are tried, and more chunks must make a step over 0.5% shorter. Groups are not divided if no
+        number does so, if the problem does not ask for it (`streamed`), or if responses go on across a weight sync.
+        Raises ResourceError if the cluster has no devices for a pool.
+        """
+        chunks = {home.role.name: home.chunks for home in with_chunks(self.problem, self.homes)}
+        placed = (row.model_copy(update={"chunks": chunks[row.role]}) for row in self.plan.placed)
+        return replace(self, plan=self.plan.model_copy(update={"placed": tuple(placed)}))
 
     def timed_forecast(self) -> tuple[Plan, float]:
         """Return the plan with a new forecast, and the seconds of its step, whether or not it fits in memory.

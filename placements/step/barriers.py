@@ -125,9 +125,7 @@ def _barriers(
     levels = {_sync(target): 0 for target in syncs} | {load.node: 2 * load.stage + 2 for load in loads}
     after = {name: with_syncs(name, before) for name, before in needs.items()}
     count = 2 * problem.stages + 2
-    # Groups of any stage of sampling may be read before all of it has been sampled, up to the last pass that reads.
-    reading = [levels[load.node] for load in loads if load.phase != "update"]
-    early = range(min(reading, default=0) + 1, max(reading, default=0) + 1) if problem.streamed else range(0)
+    early = _read_early(problem, [levels[load.node] for load in loads if load.phase != "update"])
     for node in problem.running.nodes:
         if node.name in host_s:
             # Host work that may continue past a barrier is left out.
@@ -138,10 +136,8 @@ def _barriers(
                 levels, after = with_node
     spans = _spans(levels, after, count, early)
     nodes = {load.node for load in loads}
-    outside = dict[int, tuple[int, ...]]()
-    for place, role in enumerate(problem.roles):
-        if stages := {load.stage for load in problem.loads_of(role) if load.node not in nodes}:
-            outside[place] = tuple(sorted(stages))
+    loads_of = ((place, problem.loads_of(role)) for place, role in enumerate(problem.roles))
+    stages = {place: {load.stage for load in theirs if load.node not in nodes} for place, theirs in loads_of}
     overlaps = problem.overlapped > 1
     return StepBarriers(
         host_s=tuple(
@@ -149,12 +145,17 @@ def _barriers(
             for span in range(spans[-1] + 1)
         ),
         of_stage=spans[2::2],
-        outside=outside,
+        outside={place: tuple(sorted(of_role)) for place, of_role in stages.items() if of_role},
         syncs=tuple(syncs),
         synced=1 / max(1, problem.lag if overlaps else problem.lag + 1),
         tokens=problem.overlapped + (_reordered(problem, loads, spans[2::2]) if overlaps else 0),
         share=1.0 if overlaps else 1 + problem.host.driver_share,
     )
+
+
+def _read_early(problem: PlanningProblem, reading: Sequence[int]) -> range:
+    """Return the levels of work on groups that may begin before all are sampled, up to the last pass that reads."""
+    return range(min(reading, default=0) + 1, max(reading, default=0) + 1) if problem.streamed else range(0)
 
 
 def _sync(target: str) -> str:

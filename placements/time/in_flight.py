@@ -71,7 +71,9 @@ def ways_across_syncs(ahead: int, sync_every: int, stretch: float) -> tuple[InFl
     [(0.25, 30.0), (0.375, 60.0), (0.5, inf)]
     """
     return tuple(
-        InFlight((ahead + grain / GRAINS) / stretch, ahead, sync_every, own=1.0, stretch=stretch)
+        InFlight(
+            batches=(ahead + grain / GRAINS) / stretch, admitted=ahead, sync_every=sync_every, own=1.0, stretch=stretch
+        )
         for grain in range(GRAINS + 1)
     )
 

@@ -16,7 +16,7 @@ from flowgraph.cluster.plan import Plan
 from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.errors import UsageError
 from flowgraph.language.graph import Graph
-from placements import PlanRequest, report, with_best_chunks
+from placements import PlanRequest, report
 from placements import plan as search_plan
 
 
@@ -89,8 +89,8 @@ def _refuse_contradictions(request: Request) -> None:
             "groups may be late by what the depth leaves of the bound, so name the depth: --depth 1",
         ),
     )
-    for both, first, second, why in pairs:
-        if both:
+    for contradict, first, second, why in pairs:
+        if contradict:
             raise UsageError(f"cannot be combined with {second}: {why}", where=first, hint="leave one of them out")
 
 
@@ -139,10 +139,10 @@ def _searched(
     if asked.staleness is not None:  # the search has chosen the overlap, under this contract
         target = target.model_copy(update={"contract": None})
     if target.changes_plan:
-        plan = _as_asked(plan, prepared.problem.graph, target, where)
+        saved = saved_plan(_as_asked(plan, prepared.problem.graph, target, where), prepared, where)
         if prepared.problem.streamed and target.overlap is not None:
-            plan = with_best_chunks(prepared.problem, plan)
-        plan = saved_plan(plan, prepared, where).forecast()
+            saved = saved.with_best_chunks()
+        plan = saved.forecast()
     check_plan(plan, prepared.problem.graph, where)
     return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 

@@ -22,7 +22,7 @@ from flowgraph.app.planning.flow_inputs import (
 from flowgraph.app.request import Request, Search, Workload
 from flowgraph.app.user_files import text_of
 from flowgraph.cluster.cluster import Cluster, device_of_unknown_speed, parse_bytes
-from flowgraph.cluster.plan import Plan, PlanAssumptions, Precision
+from flowgraph.cluster.plan import Contract, Plan, PlanAssumptions, Precision
 from flowgraph.cluster.short_form import read_cluster
 from flowgraph.cluster.this_machine import laptop
 from flowgraph.engines.table import engines_for
@@ -183,11 +183,9 @@ def prepare_from(
     )
     if any(placed.ahead for placed in plan.placed):
         staleness = sync_lag
-    flying = any(row.running.in_flight for row in plan.placed)
+    contract: Contract = "in_flight" if any(row.running.in_flight for row in plan.placed) else "scheduled"
     return PreparedProblem(
-        problem=replace(
-            problem, sync_lag=sync_lag, staleness=staleness, contract="in_flight" if flying else "scheduled"
-        ),
+        problem=replace(problem, sync_lag=sync_lag, staleness=staleness, contract=contract),
         assumed=assumed,
         inputs=None if inputs is None else replace(inputs, batch=assumed.batch),
     )

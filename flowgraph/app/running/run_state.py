@@ -41,8 +41,8 @@ def checkpoint_to_continue(folder: RunFolder, job: RunSpec, say: Say) -> Checkpo
     """Return the newest checkpoint from which a run can continue to its last step; None if the run must start again.
 
     If steps overlap, the checkpoint must have the rows of all steps that would be under way; if the newest one lacks
-    them, an older one is returned. `say` receives a note if there is no checkpoint or if the newest one is not
-    returned. Raises DataError if the newest checkpoint is of steps that overlap in another way, and the errors of
+    them, an older one is returned. `say` receives a note if no checkpoint exists or the newest one is not returned.
+    Raises DataError if the newest checkpoint is of steps that overlap in another way, and the errors of
     `Checkpoints.newest`.
     """
     program, steps = job.program, job.steps

@@ -26,25 +26,23 @@ from flowgraph.language.graph import Graph
 from flowgraph.language.handle import Ranks, SingleRank
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.lowering.program import Home, Run, Switch, Sync, results_given
+from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.runtime import scratch as scratches
-from flowgraph.runtime.batch import from_table, select, to_table
+from flowgraph.runtime.batch import from_table, select
 from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, stream_full_weights, to_wire
-from flowgraph.runtime.join_chunks import with_terms
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.places import DiskVerb, ReadVersions
 from flowgraph.runtime.ray.mailbox import Mailbox
 from flowgraph.runtime.ray.stack_dump import thread_stacks, write_on_signal
+from flowgraph.runtime.ray.task_tables import Shards, chunk_tables, empty_tables, result_tables
 from flowgraph.runtime.row_identity import (
     StoredValue,
     balanced_shares,
     ids_in,
     join_shards,
-    lengths_for,
     rows_of_rank,
     split_guide,
-    with_ids,
 )
 from flowgraph.runtime.serving import ServerPlace, Servers, engine_of
 from flowgraph.runtime.worker import DeviceWorker, NodeResults
@@ -52,9 +50,6 @@ from flowgraph.serialize.graph import from_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Shards = Sequence[tuple[int, bool]]
-"""For each value that a task reads: the number of its tables, and whether their rows are this rank's already."""
 
 GroupReport = tuple[int, int, Observations]
 """A group that has finished: the step of its prompt, the id of the prompt, and what was observed of the group."""
@@ -248,7 +243,7 @@ class RankActor:
         process = f"{seat.pool}-{seat.rank}" if seat is not None else f"host-{os.getpid()}"
         flies = task.home is not None and task.home.in_flight  # beside another: only one can be profiled
         profile = (NO_PROFILES if flies else self.profiles).of(key.step, f"{process}-{'-'.join(task.nodes)}")
-        if task.streamed and not any(table.num_columns for table in _chunk_tables(task, shards, tables)):
+        if task.streamed and not any(table.num_columns for table in chunk_tables(task, shards, tables)):
             return *empty_tables(worker, task), Observations()
         gives = task.hands_out or task.by_group
         posts = gives and (seat is None or task.home is None or leads_row_group(task.home, seat.rank))
@@ -257,17 +252,17 @@ class RankActor:
         def give(index: int, rows: NodeResults) -> None:
             ends_s[index] = time.time()
             if posts and task.by_group:
-                ((stored,), (table,)) = rows.values.values(), _tables(task, rows)
+                ((stored,), (table,)) = rows.values.values(), result_tables(task, rows)
                 self.mailbox.post((table, (key.step, int(stored.ids["#group"][0]), rows.observed)))
             elif posts:
-                self.mailbox.give(batch, index, _tables(task, rows))
+                self.mailbox.give(batch, index, result_tables(task, rows))
 
         try:
             with self.measures.of(task, worker.graph) as meter, profile:
                 meter.reads(*tables)
                 inputs = self._inputs(worker, task, shards, tables)
                 ran = worker.run(task, inputs, versions, key, give if gives else None)
-                results = [] if task.by_group else _tables(task, ran)
+                results = [] if task.by_group else result_tables(task, ran)
                 meter.gives(*results[: len(ran.values)])
             self.measures.split(task, ends_s)
         except BaseException as error:
@@ -416,39 +411,6 @@ class RankActor:
         getattr(self.handles[home], verb)(folder)
         if version is not None:
             self.handles[home].version = version
-
-
-def table_with_ids(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
-    """Return a stored value as a table, with the ids of its rows as columns. Raises LawError as `to_table` does.
-
-    Token columns are cut to the lengths in their record. Where there are none, they are cut to the first lengths in
-    `inputs`, the inputs of the node that computed the value, that fit (see `lengths_for`); if none fit, all tokens are
-    kept.
-    """
-    return with_ids(to_table(stored.value, lengths_for(stored.value, inputs)), stored.ids)
-
-
-def _tables(task: Run, rows: NodeResults) -> list[pa.Table]:
-    """Return a table for each result of a task, and one for each of the parts that it sends."""
-    tables = {
-        name: with_terms(table_with_ids(stored, rows.inputs[name]), stored.terms)
-        for name, stored in rows.values.items()
-    }
-    return [*tables.values(), *(select(tables[name], parts) for name, parts in task.sends)]
-
-
-def empty_tables(worker: DeviceWorker, task: Run) -> list[pa.Table]:
-    """Return what a task returns for a chunk without groups: tables without columns, one per result and sent value."""
-    import pyarrow as pa
-
-    nodes = {node.name: node for node in worker.graph.nodes}
-    return [pa.table({})] * (sum(1 for _ in results_given(task, nodes)) + len(task.sends))
-
-
-def _chunk_tables(task: Run, shards: Shards, tables: Sequence[pa.Table]) -> list[pa.Table]:
-    waiting = iter(tables)
-    pieces = {name: list(islice(waiting, number)) for name, (number, _) in zip(task.reads, shards, strict=True)}
-    return [piece for name in task.streamed for piece in pieces[name]]
 
 
 def leads_row_group(home: Home, member: int) -> bool:

@@ -17,7 +17,8 @@ from flowgraph.runtime.finished_groups import Pick, picked_table
 from flowgraph.runtime.join_chunks import joined_table
 from flowgraph.runtime.measure.measured_task import about_task, measuring
 from flowgraph.runtime.places import RowSource
-from flowgraph.runtime.ray.device import Flows, RankActor, table_with_ids
+from flowgraph.runtime.ray.device import Flows, RankActor
+from flowgraph.runtime.ray.task_tables import table_with_ids
 from flowgraph.runtime.row_identity import IDS, StoredValue, join_shards
 
 if TYPE_CHECKING:

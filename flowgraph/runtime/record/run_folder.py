@@ -423,8 +423,8 @@ class Replay:
         groups, where = read_groups(self.folder.path), str(self.folder.path / GROUPS)
         if groups is None:
             return rows
-        for step, taken in groups.items():
-            if (first := min((group.first_version for group in taken), default=oldest(step))) < oldest(step):
+        for step, of_step in groups.items():
+            if (first := min((group.first_version for group in of_step), default=oldest(step))) < oldest(step):
                 why = (
                     f"step {step} trained on responses of version {first}, and the flow allows {oldest(step)} and newer"
                 )

@@ -47,7 +47,8 @@ from flowgraph.runtime.in_flight import PlacesInFlight
 from flowgraph.runtime.interpreter import Executor, StepResult
 from flowgraph.runtime.local import InProcess
 from flowgraph.runtime.places import RowSource
-from flowgraph.runtime.ray.device import Flows, RankActor, table_with_ids
+from flowgraph.runtime.ray.device import Flows, RankActor
+from flowgraph.runtime.ray.task_tables import table_with_ids
 from flowgraph.runtime.row_identity import StoredValue
 from flowgraph.runtime.token_versions import AGED
 from flowgraph.serialize.program_text import program_text
