@@ -311,7 +311,12 @@ class RoleOptions:
                         max(
                             load.longest_tokens,
                             cache_wanted(
-                                load.round_rows * batches, load.prompt, load.response, layout, serving, load.samples
+                                ceil(load.round_rows * batches),
+                                load.prompt,
+                                load.response,
+                                layout,
+                                serving,
+                                load.samples,
                             ),
                         )
                         for load in self._loads

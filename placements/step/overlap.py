@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
 
 from flowgraph.checks.overlap import check_ahead_reads, check_schedule, check_sleeping_copies
 from flowgraph.cluster.plan import RoleSettings
@@ -53,7 +52,9 @@ def with_overlap(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> li
         return list(homes)
     best = [replace(home, lag=0, ahead=0) for home in homes]
     best_s, least = period_of(problem, best), 0
-    for depth in count(1):
+    depth = 0
+    while True:
+        depth += 1
         deepest = max(home.ahead for home in best)
         for candidate in overlaps_of(problem, homes, [depth]):
             if problem.kind == "cpu" and overflowing(problem, candidate) and not overflowing(problem, best):

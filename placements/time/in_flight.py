@@ -88,8 +88,8 @@ def ways_in_flight(lag: int, *, streamed: bool, ahead: int = 1) -> tuple[InFligh
     >>> ways = ways_in_flight(2, streamed=True)
     >>> [(way.batches, way.sync_every) for way in ways if way.batches in (0.5, 1.0, 1.5, 2.5)]
     [(0.5, 2), (1.0, 2), (1.5, 2), (1.5, 1), (2.5, 1)]
-    >>> ways_in_flight(3, streamed=False)
-    (InFlight(batches=1.0, admitted=1, sync_every=3),)
+    >>> [way.sync_every for way in ways_in_flight(3, streamed=False)]
+    [3]
     """
     left = max(1, lag - ahead + 1)
     if not streamed:

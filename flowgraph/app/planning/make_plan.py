@@ -12,7 +12,7 @@ from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.planning.saved_plans import plan_again, prepare_again, saved_plan
 from flowgraph.app.request import Request, Say, Search, Target, option
-from flowgraph.cluster.plan import Plan
+from flowgraph.cluster.plan import Contract, Plan
 from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.errors import UsageError
 from flowgraph.language.graph import Graph
@@ -122,7 +122,7 @@ def _searched(
     for line in (*core_warnings(prepared.problem.cluster), *notes):
         say(line)
     if target.contract is not None:
-        goes_on = "scheduled" if target.contract == "scheduled" else "in_flight"
+        goes_on: Contract = "scheduled" if target.contract == "scheduled" else "in_flight"
         prepared = replace(prepared, problem=replace(prepared.problem, contract=goes_on))
     depth, every = target.depth or 0, target.sync_every or 1
     if depth:  # forecast with steps that overlap, also where the flow would refuse to run so
@@ -138,6 +138,8 @@ def _searched(
     where = f"plan of {plan.flow}"
     if asked.staleness is not None:  # the search has chosen the overlap, under this contract
         target = target.model_copy(update={"contract": None})
+    if target.overlap is not None:  # what is not asked for is not what the search would have
+        target = target.model_copy(update={"depth": depth, "sync_every": every})
     if target.changes_plan:
         saved = saved_plan(_as_asked(plan, prepared.problem.graph, target, where), prepared, where)
         if prepared.problem.streamed and target.overlap is not None:

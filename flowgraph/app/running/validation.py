@@ -96,7 +96,7 @@ def _during_a_run(check: Program, plan: Plan, policy: str) -> Program:
     return replace(check, tasks=tuple(replace(t, lag=lag) if isinstance(t, Sync) else t for t in check.tasks))
 
 
-def _check_settings(training: Training, rule: object, max_tokens: int) -> dict[str, Any]:
+def _check_settings(training: Training, rule: object, max_tokens: object) -> dict[str, Any]:
     """Return the settings of a check's graph: greedy responses, unless there are several or the request says else."""
     greedy = float(training.eval_n > 1)
     temperature = greedy if training.eval_temperature is None else training.eval_temperature

@@ -51,7 +51,7 @@ def lane_lines(lanes: Lanes, width: int) -> Iterator[RenderableType]:
     for label, lane in zip(labels, lanes.lanes, strict=True):
         waits_s = dict[str, float]()
         for bar in (bar for bar in lane.bars if bar.kind == "idle"):
-            why = clean(bar.label) if bar.label != "idle" else ""
+            why = clean(bar.label if bar.label != "idle" else bar.about) if bar.about else ""
             waits_s[why] = waits_s.get(why, 0.0) + bar.end_s - bar.start_s
         total_s = lanes.end_s if lanes.end_s > 0 else 1.0
         yield Text(f"{set_cell_size(label, margin)}  busy {1 - sum(waits_s.values()) / total_s:6.1%}")

@@ -125,7 +125,11 @@ def test_an_actor_that_does_not_answer_has_one_heartbeat_under_way(
     sleep: Sleep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = list[Member]()
-    monkeypatch.setattr(Member, "ask", sent.append)
+
+    def ask(member: Member) -> None:
+        sent.append(member)
+
+    monkeypatch.setattr(Member, "ask", ask)
     monkeypatch.setattr(ray, "wait", lambda refs, timeout: ([], refs))
     watched = Supervisor((Member(SEAT, None, 0),))
     for _ in range(3):
