@@ -92,11 +92,11 @@ class Places(Protocol):
         ...
 
     def pick(self, items: Sequence[Item], picks: Sequence[Pick], kind: type[Value], name: str) -> Item:
-        """Return an item with the rows that each pick selects from the item at the same index, in the order of the items.
+        """Return an item with the rows that each pick selects from the item at its index, in the order of the items.
 
-        There is one pick for each item, and at least one item. Ids of groups are increased by `Pick.added`, so that the groups
-        of a prompt that is picked again stay apart. `kind` is the type of the value whose rows the items have, and `name` its
-        name in errors. Raises LawError if scalars of the items differ, here or in the next `finish`.
+        There is one pick for each item, and at least one item. Ids of groups are increased by `Pick.added`, so that the
+        groups of a prompt that is picked again stay apart. `kind` is the type of the value whose rows the items have,
+        and `name` its name in errors. Raises LawError if scalars of the items differ, here or in the next `finish`.
         """
         ...
 
