@@ -1,9 +1,8 @@
 """Train every shipped flow on the tiny task, from several seeds, and keep the curves that the documentation shows.
 
-python benchmarks/learning.py [FLOW ...] [--seeds 0 1 2] [--steps 500] [--stale]
+python benchmarks/learning.py [FLOW ...] [--seeds 0 1 2] [--steps 500]
 
-Steps, not seconds, are what is measured; see README.md here. `--stale` trains on responses of weights four updates old,
-with the correction and without it.
+Steps, not seconds, are what is measured; see README.md here.
 """
 
 from __future__ import annotations
@@ -22,11 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script's ow
 from benchmarks.curves import EVERY, HELD_OUT, KEPT, ROOT, SETTINGS, steps_to
 from flowgraph import app
 
-LAG = 4  # updates
-STALE = ("decoupled_ppo", str(ROOT / "benchmarks" / "flows" / "uncorrected.py"))
 
-
-def train(flow: str, seed: int, steps: int, folder: Path, sets: Sequence[str] = (), plan: Path | None = None) -> Any:
+def train(flow: str, seed: int, steps: int, folder: Path, sets: Sequence[str] = ()) -> Any:
     """Run a flow and give its curve: the accuracy on held-out prompts by step, and the mean reward of each step."""
     out = folder / f"{Path(flow).stem}-{seed}"
     result = app.run(
@@ -38,9 +34,7 @@ def train(flow: str, seed: int, steps: int, folder: Path, sets: Sequence[str] = 
         eval_every=EVERY,
         eval_rows=HELD_OUT,
         out=out,
-        cluster="1xcpu" if plan is None else None,
-        plan=plan,
-        runtime=None if plan is None else "local",
+        cluster="1xcpu",
     )
     assert result.status == "finished", f"{flow} from seed {seed} is {result.status}"
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
@@ -49,19 +43,6 @@ def train(flow: str, seed: int, steps: int, folder: Path, sets: Sequence[str] = 
         "accuracy": [[line["step"], round(line["eval/accuracy"], 4)] for line in lines if "eval/accuracy" in line],
         "reward": [round(each, 4) for each in rewards if each is not None],
     }
-
-
-def late_plan(flow: str, lag: int, folder: Path) -> Path:
-    """Write a plan that samples from a copy of its own, `lag` updates late."""
-    path = folder / f"{Path(flow).stem}.plan.json"
-    plan = json.loads(app.plan(flow, cluster="2xcpu-4GiB", cache=folder / "cache").to_json())
-    devices = plan["pools"][0]["devices"]
-    plan["pools"] = [{"name": "train", "devices": devices[:1]}, {"name": "sample", "devices": devices[1:]}]
-    for placed in plan["placed"]:
-        apart = placed["role"] == "policy.sample"
-        placed |= {"pool": "sample" if apart else "train", "engine": "local", "layout": {}, "lag": lag if apart else 0}
-    path.write_text(json.dumps(plan), encoding="utf-8")
-    return path
 
 
 def shipped() -> list[str]:
@@ -76,18 +57,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--set", action="append", default=[], dest="sets", help="node.setting=value")
-    parser.add_argument("--stale", action="store_true", help="sample from weights that lag, corrected and not")
     parser.add_argument("--no-keep", action="store_true", help="print only")
     asked = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
-    for flow in asked.flows or (STALE if asked.stale else shipped()):
+    for flow in asked.flows or shipped():
         for seed in asked.seeds:
             with tempfile.TemporaryDirectory() as folder:
-                plan = late_plan(flow, LAG, Path(folder)) if asked.stale else None
-                found = train(flow, seed, asked.steps, Path(folder), [*SETTINGS.get(flow, ()), *asked.sets], plan)
+                found = train(flow, seed, asked.steps, Path(folder), [*SETTINGS.get(flow, ()), *asked.sets])
             print(f"{flow:24} seed {seed}  0.9 from step {steps_to(found['accuracy'])}", found["accuracy"], flush=True)
             if not asked.no_keep:
-                keep(f"{Path(flow).stem}, {LAG} late" if asked.stale else flow, seed, found)
+                keep(flow, seed, found)
 
 
 def keep(flow: str, seed: int, found: Any) -> None:

@@ -310,17 +310,6 @@ def last(curve: Curve) -> float:
     return curve["accuracy"][-1][1]
 
 
-def late_curves() -> list[tuple[str, str, int | None, float, float]]:
-    """Return what runs on late responses came to: flow, seed, first at 0.9; from step 200 on the mean, the lowest."""
-    found = list[tuple[str, str, int | None, float, float]]()
-    for name, seeds in kept().items():
-        flow, comma, _ = name.partition(",")
-        for seed, curve in sorted(seeds.items() if comma else ()):
-            after = [accuracy for step, accuracy in curve["accuracy"] if step >= 200]
-            found.append((flow, seed, steps_to(curve["accuracy"]), sum(after) / len(after), min(after)))
-    return found
-
-
 def curve_pictures() -> dict[str, str]:
     """Return the SVG of each flow that was measured, by its file's name: accuracy, and below it the reward."""
     flows = [each.name for each in shipped()]

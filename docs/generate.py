@@ -26,8 +26,10 @@ sys.path[:0] = [str(ROOT), str(DOCS)]
 
 import flows  # noqa: E402 - the checkout is what is written about, installed or not
 import jinja2  # noqa: E402
+import staleness  # noqa: E402
 from pages import Page  # noqa: E402
 
+from benchmarks.curves import EVERY, HELD_OUT  # noqa: E402
 from flowgraph import errors  # noqa: E402
 from flowgraph.checks.table import LAWS  # noqa: E402
 from flowgraph.errors.exit_codes import MEANINGS  # noqa: E402
@@ -74,11 +76,16 @@ def algorithms() -> dict[str, str]:
     index = rendered(
         "algorithms.md.j2",
         flows=told,
-        late=flows.late_curves(),
         degenerate=flows.degenerate(sorted(flows.words()["node"])),
     )
     pages = {f"{each['name']}.md": rendered("algorithm.md.j2", **each) for each in told}
-    return {"README.md": index} | pages | {f"curves/{name}": svg for name, svg in flows.curve_pictures().items()}
+    rows = staleness.staleness_rows()
+    aged = {
+        "staleness.md": rendered("staleness.md.j2", rows=rows, every=EVERY, held_out=HELD_OUT),
+        "curves/staleness.svg": staleness.staleness_svg(rows),
+    }
+    curves = {f"curves/{name}": svg for name, svg in flows.curve_pictures().items()}
+    return {"README.md": index} | pages | curves | aged
 
 
 def rendered(template: str, **told: Any) -> str:

@@ -46,8 +46,8 @@ def group_normalize(
 ) -> Advantages:
     """Return scores normalised within each group: (score - mean) / (sample deviation + eps).
 
-    Scores [B] become advantages [B]; without `deviation` they are only centred: score - mean. A group of one keeps its
-    score (mean 0, deviation 1); equal scores become exactly 0.
+    Scores [B] become advantages [B]; without `deviation` they are only centred: score - mean. In a group of one the
+    mean counts as 0 and the deviation as 1; in larger groups equal scores become exactly 0.
     Source: Shao et al. 2024 (GRPO), arXiv 2402.03300, section 4.1.2; without deviation: Liu et al. 2025 (Dr. GRPO),
     arXiv 2503.20783.
     """

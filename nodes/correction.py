@@ -159,7 +159,8 @@ def rejected(
     maximum over the tokens that the mask keeps. k1 passes if e^k1, the ratio behaviour / old, is from `low` (1 / `high`
     unless set) to `high`; k2 and k3 pass if they are at most `high`. "seq_mean_k1" tests the geometric mean of the
     ratios. NaN fails. Nest calls to apply several tests, with tests of rows inside: the outer test sees only the tokens
-    that the inner one keeps. Raises LawError for tokens without a log-prob in `behaviour`.
+    that the inner one keeps. Raises LawError for tokens without a log-prob in `behaviour`, and SettingError for a `low`
+    with k2 or k3, for a `high` that is not above `low`, and for k1 without `low` for a `high` that is not above 1.
     Source: Liu, Li et al. 2025, "When Speed Kills Stability", and verl's notes on rollout correction; estimators:
     Schulman 2020, "Approximating KL divergence".
 

@@ -60,8 +60,9 @@ def demonstrations(
 def answer_of(row: Mapping[str, object], column: str) -> str:
     """Return the answer in a row of the data set. Raises DataError if the answer is missing, empty or not a text.
 
-    `column` names the answer's column, or a path such as `extra_info.answer`. "" means the column `response`, or in a
-    row without such a column `extra_info.answer`, else `reward_model.ground_truth`.
+    `column` names the answer's column, or a path such as `extra_info.answer`. "" means the column `response`; in a row
+    without such a column it means `extra_info.answer`, or `reward_model.ground_truth` if that is missing, empty or not
+    a text.
 
     >>> answer_of({"response": "7"}, ""), answer_of({"extra_info": {"answer": "2 + 6 = 8"}}, "")
     ('7', '2 + 6 = 8')

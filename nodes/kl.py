@@ -37,8 +37,9 @@ def kl_k1(
 ) -> Loss:
     """Return a loss: the k1 estimate of KL(policy, reference), new - ref, which is unbiased but may be negative.
 
-    The gradient of k1 is 1 at each token and averages to 0 over samples of the policy, so k1 alone does not pull the
-    policy to the reference. As a loss, use `straight_through`: the value of k1 with the gradient of k2, new - ref.
+    The derivative of k1 with respect to `new` is 1 at each token, so the gradient is 0 in expectation over samples of
+    the policy, and k1 alone does not pull the policy to the reference. As a loss, use `straight_through`: the value of
+    k1 with the gradient of k2, new - ref.
     Source: Schulman 2020, "Approximating KL divergence".
     """
     return _kl_loss("k1", new, mask, ref, straight_through, aggregation)

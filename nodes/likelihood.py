@@ -36,7 +36,10 @@ def entropy(model: LanguageModel, rollout: Annotated[Responses, READ]) -> Entrop
 
 @node(kind="logprob", stat="square_probs")
 def squared_probs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> SquaredProbs:
-    """Return the sum of squared probabilities, as in `logprobs`, of a model at each response token: [B, T]."""
+    """Return the sum of squared probabilities, as in `logprobs`, of a model at each response token: [B, T].
+
+    The sum is over the vocabulary, and the distribution is that of `logprobs`.
+    """
     return SquaredProbs(_stat(model, rollout, "square_probs"))
 
 

@@ -69,10 +69,10 @@ def refill(
 
     A group, the responses to one prompt, has signal if its scores differ or if it has one response. The step's prompts
     are shuffled and split evenly into `rounds`. After the round that fills the batch no more responses are sampled, and
-    groups beyond `groups` are dropped. If too few groups have signal, the batch is smaller, with at least one group.
-    Metrics of sampling and scoring cover all sampled responses. The result depends neither on the split of prompts over
-    ranks nor, for each response, on its round. The settings from `by` to `sandbox` are those of `score`, and the
-    settings of sampling are those of `generate`. Errors of both nodes pass through.
+    groups beyond `groups` are dropped. If too few groups have signal, the batch is smaller; if none has, it is one
+    group without signal. Metrics of sampling and scoring cover all sampled responses. The result depends neither on the
+    split of prompts over ranks nor, for each response, on its round. The settings from `by` to `sandbox` are those of
+    `score`, and the settings of sampling are those of `generate`. Errors of both nodes pass through.
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.2. Deviation: bounded by `rounds`.
     """
     import torch

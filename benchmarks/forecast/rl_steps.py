@@ -54,8 +54,15 @@ def _planning_problem(text: str) -> PlanningProblem:
     )
     posed = prepare(request)
     # What the flow of a run says is all that it runs; other systems overlap steps, and run layouts that ours do not.
-    problem = replace(posed.problem, streamed=workload.streamed, watched=None, modelled=True)
-    return replace(problem, staleness=problem.staleness_bound or None)
+    problem = replace(posed.problem, watched=None, modelled=True)
+    lag = problem.staleness_bound
+    # What they stream crosses syncs where weights may lag, in whatever order rows finish; else it stays in its step.
+    return replace(
+        problem,
+        staleness=lag or None,
+        contract="ready" if workload.streamed and lag else "scheduled",
+        streamed=workload.streamed and not lag,
+    )
 
 
 def step(workload: Workload) -> StepForecast | str:

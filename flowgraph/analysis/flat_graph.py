@@ -31,7 +31,7 @@ def to_json(graph: Graph) -> str:
 
 
 def flat(graph: Graph) -> Flat:
-    """Return a named graph as JSON-compatible data, with a schema version.
+    """Return a graph as JSON-compatible data in the form of `serialize.graph.FlatGraph`, with a schema version.
 
     All nodes, including those inside losses, are in one list; edges refer to nodes and parameters by id. Dropped calls
     are left out. Raises LawError for a graph that holds real data.

@@ -26,13 +26,14 @@ class Role:
 
 @lru_cache(maxsize=64)
 def roles(graph: Graph) -> tuple[Role, ...]:
-    """Return the roles of a named graph in the order of the flow's parameters; of one model, train, sample, infer.
+    """Return the roles of a named graph, each one use of one model, in the order of the flow's parameters.
 
-    A model is trained if an update makes its next version; its log-probs, inside a loss or outside, run in its train
-    role. Sampling is a role of its own. All other nodes that read a model run in `infer`, and so does a node that makes
-    a model's next version without an update, such as an average. Such a model has `infer` first, because the first role
-    of a model holds its newest version. A node that reads several models is listed in a role of each, and runs in the
-    role of the first; a node that reads none has no role. Cached.
+    The roles of one model are in the order train, sample, infer. A model is trained if an update makes its next
+    version; its log-probs, inside a loss or outside, run in its train role. Sampling is a role of its own. All other
+    nodes that read a model run in `infer`, and so does a node that makes a model's next version without an update, such
+    as an average. Such a model has `infer` first, because the first role of a model holds its newest version. A node
+    that reads several models is listed in a role of each, and runs in the role of the first; a node that reads none has
+    no role. Cached.
     """
     moves = {node: root for node in graph.nodes if (root := _moves(node)) is not None}
     trained = {root for node, root in moves.items() if node.op.kind == "update" or node.regions}

@@ -35,10 +35,11 @@ def make_data(
     """Write the rows of a data set as a Parquet file for each split; return the number of rows by file.
 
     `out` is the folder to write, by default `data/NAME` in the working folder, or the folder of a published data set in
-    the cache, where `--data gsm8k` finds it. `source` is the file or folder that a published data set is converted
-    from. `say` receives how many records were left out, and why. Raises UsageError for a published data set without
-    `source`, and for `source` with another data set; DataError for an unknown name and for files that cannot be
-    converted.
+    the cache, where `--data gsm8k` finds it; for a published set with one split, it may be a `.parquet` file. Existing
+    files are replaced. `seed` is that of generated rows, and `source` the file or folder that a published data set is
+    converted from. `say` receives how many records were left out, and why. Raises UsageError for a published data set
+    without `source`, and for `source` with any other data set; DataError for an unknown name and for files that cannot
+    be converted or written.
     """
     if name not in published.PUBLISHED:
         if source is not None:

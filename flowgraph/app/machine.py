@@ -28,9 +28,12 @@ PACKAGES = (
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return facts about this machine by name, such as versions of software, cores, bytes of free memory, and GPUs.
+    """Return facts about this machine by name: versions of software, cores, free memory and disk in bytes, and GPUs.
 
-    A version or a size that is not known is None. Without torch, the list of GPUs is empty.
+    The keys are `python`, `platform`, each of `PACKAGES`, `cores`, `memory_free_bytes`, `memory_planned_for_bytes`,
+    `gpus` (names; empty without torch), `shared_memory_free_bytes`, `disk_free_bytes` (of the working folder),
+    `rules_run` (how scoring rules are confined), `ray_asks_for` (what a Ray started here asks of those who connect) and
+    `ray_and_engines_listen` (addresses). A version or a size that is not known is None.
     """
     try:
         import torch
@@ -71,11 +74,11 @@ def _free(path: Path) -> int | None:
 
 
 def engine_facts(cache: Path | None) -> list[dict[str, str]]:
-    """Return a row for each engine with servers: its name, a description, its versions, and its folder.
+    """Return a row for each installable engine: a dict with `name`, `about`, `known`, `installed` and `folder`.
 
     `known` has the supported versions, and `installed` the installed one, "" if the engine is not installed. Engines
     with a separate environment, in the folder `cache` (None for the default one), come first; then those of this
-    Python.
+    Python. An engine that can be both has two rows.
     """
     where = cache_folder(cache)
     facts = [

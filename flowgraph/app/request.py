@@ -133,14 +133,14 @@ class Target(Part):
     contract: Contract | None = None
 
     @property
-    def overlap(self) -> tuple[int, int] | None:
-        """Return (depth, sync period) in steps; an unset one is 0 or 1, and the result is None if both are unset."""
-        return None if self.depth is None and self.sync_every is None else (self.depth or 0, self.sync_every or 1)
+    def overlap(self) -> tuple[int | None, int | None] | None:
+        """Return (depth, sync period) in steps; an unset one is None, and so is the result if both are unset."""
+        return None if self.depth is None and self.sync_every is None else (self.depth, self.sync_every)
 
     @property
     def changes_plan(self) -> bool:
-        """Return whether overlap or chunks are asked for, which change the plan that is found or named."""
-        return self.overlap is not None or self.chunks is not None
+        """Return whether overlap, a contract or chunks are asked for, which change the plan that is found or named."""
+        return self.overlap is not None or self.contract is not None or self.chunks is not None
 
     @model_validator(mode="after")
     def _contradictions(self) -> Target:

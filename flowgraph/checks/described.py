@@ -26,9 +26,9 @@ def check_versions_are_consumed_once(graph: Graph) -> Iterator[FlowError]:
 
 
 def check_values_belong_to_flow(graph: Graph) -> Iterator[FlowError]:
-    """Yield an error for each value that a flow reads or returns but that is real data or belongs elsewhere.
+    """Yield an error for each value that a flow reads or returns although it is real data, or of another flow or loss.
 
-    It may belong to another flow, or to a loss: a value that is made inside a loss can only be read there.
+    A value that is made inside a loss can only be read there.
     """
     regions = [region for node in graph.nodes for _, region in node.regions]
     homes: dict[Any, Region] = {source: region for region in regions for source in (*region.params, *region.inner)}

@@ -45,7 +45,7 @@ def check_rows_have_one_origin(graph: Graph) -> Iterator[FlowError]:
 
 
 def check_weights_match_ports(graph: Graph) -> Iterator[FlowError]:
-    """Yield an error for each input that was computed with other weights than its port requires.
+    """Yield an error for each input that was not computed with the weights that its port requires.
 
     A port can require the model that its loss trains, the weights that sampled its rows, or weights that the loss does
     not train; inputs of unknown weights are not compared. A port for the sampler's log-probs is also an error if its
@@ -122,7 +122,7 @@ def _other_weights(
 
 
 def check_corrections_match_use(graph: Graph) -> Iterator[FlowError]:
-    """Yield an error for each importance correction that applies to other values than it was computed from.
+    """Yield an error for each importance correction that is applied to values from which it was not computed.
 
     The ratio would then be applied twice, or not at all. Also an error: a node that reads one value both as the
     sampler's log-probs and on another port, and so corrects nothing; a node that returns a loss may do this. Pure nodes
@@ -214,10 +214,10 @@ def _settings(maker: MadeBy) -> str:
 def check_staleness_is_corrected(graph: Graph) -> Iterator[FlowError]:
     """Yield an error for each loss that does not correct for the staleness of its rows.
 
-    An on-policy node needs a correction of its own if its rows may have been sampled by other weights than those that
-    are trained. Otherwise any correction in the loss is enough; one is needed if the trained model may have sampled the
-    rows some updates ago, or if a carried state may have kept the rows from an earlier step. Also an error: in a loss
-    without a ratio, a correction toward other weights than the trained ones. `stale(…, corrected=False)` permits lag.
+    An on-policy node needs a correction of its own if weights that differ from the trained ones may have sampled its
+    rows. Otherwise any correction in the loss is enough; one is needed if the trained model may have sampled the rows
+    some updates ago, or if a carried state may have kept the rows from an earlier step. Also an error: in a loss
+    without a ratio, a correction toward weights that are not the trained ones. `stale(…, corrected=False)` permits lag.
     """
     facts = facts_of(graph)
     sampled = {edge.source for node in graph.nodes if node.op.kind == "generate" and (edge := node.model())}

@@ -44,9 +44,10 @@ def check_nodes_run_once(program: Program) -> Iterator[FlowError]:
 
 
 def check_values_are_made_before_reads(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each read of a value or a version of weights that no earlier task produces at any place.
+    """Yield an error for each read of a value or a version of weights that does not exist at any place at that point.
 
-    Also an error: a run whose `reads` lack a value that one of its nodes reads from outside the run.
+    It must be there when the step starts, or be the result of an earlier task. Also an error: a run whose `reads` lack
+    a value that one of its nodes reads from outside the run.
     """
     values = {name for name, _ in program.origins} | {home.param for home in program.homes}
     for task in program.tasks:
@@ -65,7 +66,10 @@ def check_values_are_made_before_reads(program: Program) -> Iterator[FlowError]:
 
 
 def check_update_order(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each task that reads a version of weights at a home where an earlier task has replaced it."""
+    """Yield an error for each task that reads a version of weights where an earlier task has already replaced it.
+
+    Versions are compared at each home: one copy of a model's weights, in a pool under one engine and layout.
+    """
     age = dict[str, int]()  # the updates of this step that each version has seen
     for node in program.graph.nodes:
         carried = node.carried()
@@ -86,7 +90,8 @@ def check_update_order(program: Program) -> Iterator[FlowError]:
 def check_home_versions(program: Program) -> Iterator[FlowError]:
     """Yield an error for each task that reads a version of weights which is not yet available at its home.
 
-    A version is available if it is there when the step starts, or if an earlier task produced or copied it there.
+    A home is one copy of a model's weights, in a pool under one engine and layout. A version is available there if it
+    is there when the step starts, or if an earlier task produced or copied it there.
     """
     yield from _missing(program, lambda place: isinstance(place, Home))
 
@@ -151,7 +156,7 @@ def _lacking(task: Task, value: str, parts: Parts, needed: Parts) -> Iterator[Fl
 
 
 def check_syncs_respect_lag_bounds(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each sync that permits more lag than the nodes that read the copy, or the plan, allow."""
+    """Yield an error for each sync (copy of weights) that permits more lag than its readers or the plan allow."""
     bounds = sync_bounds(program)
     for task in (task for task in program.tasks if isinstance(task, Sync)):
         at_most, lag = bounds.get((task.value, task.target), (0, 0))
@@ -161,9 +166,11 @@ def check_syncs_respect_lag_bounds(program: Program) -> Iterator[FlowError]:
 
 
 def check_sleeping_homes(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each home that sleeps while a task uses it, or is awake while a task uses others of its pool.
+    """Yield an error for each task that uses a sleeping copy of weights, or other copies of a pool while one is awake.
 
-    Only homes whose settings make them sleep are checked. A switch must come before the first task that needs a state.
+    A copy is a home: a model's weights in a pool, under one engine and layout. Only homes whose settings make them
+    sleep are checked: they must be awake for their own tasks, and asleep for those of other homes on their pool. A
+    switch must come before the first task that needs a state.
     """
     sleepers, awake = [home for home in program.homes if home.running.sleeps], dict[Home, bool]()
     for task in program.tasks:

@@ -36,7 +36,7 @@ MAX_STEPS = 64
 
 
 def check_plan_is_followed(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each task that works ahead by another number of steps than the plan sets for its role."""
+    """Yield an error for each run of a role that does not work as many steps ahead as the plan sets for that role."""
     ahead = program.pipeline.ahead if program.pipeline is not None else (0,) * len(program.tasks)
     for placed in program.plan.placed:
         for task, steps in zip(program.tasks, ahead, strict=True):
@@ -90,7 +90,7 @@ def check_sleeping_copies(program: Program) -> Iterator[FlowError]:
 
 
 def check_schedule(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each read of a value that does not exist yet, or of other weights than the schedule says.
+    """Yield an error for each read of a value that does not exist yet, or of weights of an unscheduled version.
 
     Also an error: a node that does not run once in a step, and a result that does not reach the host. At most 64 steps
     are executed, with version numbers instead of weights. None if steps do not overlap.
@@ -125,7 +125,8 @@ class _Versions:
                 yield LawError.not_there(f"{task}, step {step}", name, place)
         yield from self.check_weights(task, step)
         if isinstance(task, Run):
-            self.ran[step] += task.nodes
+            first = task.chunk is None or not task.chunk.index  # that the other chunks follow is a law of chunks
+            self.ran[step] += task.nodes if first else ()
             for name, kind in results_given(task, self.program.nodes):
                 if issubclass(kind, Model) and task.home is not None:
                     self.at_home[task.home] = self.updated[step, name] = self.at_home.get(task.home, 0) + 1

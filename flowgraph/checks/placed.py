@@ -12,20 +12,15 @@ from flowgraph.cluster.plan import PlacedRole, Plan, RoleSettings
 from flowgraph.engines.capabilities import MAX_RANKS, EngineCapabilities, Support
 from flowgraph.engines.table import ENGINES, VERBS, engines_for
 from flowgraph.errors import FlowError, PlanError
-from flowgraph.language.graph import Graph, carried_from
+from flowgraph.language.graph import Graph, Node, carried_from
 from flowgraph.lowering.program import HOST
 
 DEGREES = ("data", "tensor", "pipeline", "expert", "sequence", "replicas")
 """The ways to split or repeat a model."""
 
-OLDER, OVERLAP, STREAMED = (
-    "weights that are older than the flow allows",
-    "steps that overlap",
-    "responses that continue in the next step",
-)
-"""Parts of a plan that can only be forecast: what `--staleness` asks for where the flow has no `stale(…)`, steps that
-overlap without a role that works ahead, as older plans have them, and what `--streamed` asks for with
-`--staleness`."""
+OLDER, OVERLAP = "weights that are older than the flow allows", "steps that overlap"
+"""Parts of a plan that can only be forecast: what `--staleness` asks for where the flow has no `stale(…)`, and steps
+that overlap without a role that works ahead, as older plans have them."""
 
 
 def check_plan_matches_graph(placed: PlacedGraph) -> Iterator[FlowError]:
@@ -145,7 +140,7 @@ def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterat
 
 
 def misread_settings(graph: Graph) -> Mapping[str, str]:
-    """Return, by engine, the sampling settings of a graph that the engine would not sample with, as text.
+    """Return, by engine, the sampling settings of a graph, as text, with which the engine samples another distribution.
 
     Engines that sample as asked are left out; of several nodes with such settings, the first is reported.
     """
@@ -158,9 +153,8 @@ def unsupported_parts(plan: Plan) -> list[str]:
     """Return the parts of a plan that can be forecast and exported but not run here, as phrases, in the plan's order.
 
     These are engines without an executor, layouts and settings that the executor does not support, weights that are
-    older than the flow allows, steps that overlap in the forecast alone, responses that continue across steps, and
-    models that are left out. Unknown engines, and what an engine cannot even forecast, are not listed: `check_plan`
-    reports these.
+    older than the flow allows, steps that overlap in the forecast alone, and models that are left out. Unknown
+    engines, and what an engine cannot even forecast, are not listed: `check_plan` reports these.
     """
     names = list[str]()
     for placed in plan.placed:
@@ -176,7 +170,6 @@ def unsupported_parts(plan: Plan) -> list[str]:
         overlap = any(task.shift for task in plan.step.tasks) if plan.step is not None else False
         names += [OLDER] if plan.assumed.staleness and any(placed.lag for placed in plan.placed) else []
         names += [OVERLAP] if overlap and not any(placed.ahead for placed in plan.placed) else []
-        names += [STREAMED] if plan.assumed.streamed and any(placed.lag for placed in plan.placed) else []
         names += [f"a run without `{name}`" for name in plan.assumed.without]
     return names
 
@@ -242,10 +235,7 @@ def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
             yield PlanError.ahead_of_lag(where, role.name, row.ahead, row.lag, updates)
         if not row.lag:
             continue
-        readers = [node for node in placed.graph.all_nodes if node.name in role.nodes]
-        reads = ((node, edge, carried_from(edge)) for node in readers for edge in models_read(node))
-        bounds = ((edge.at_most, node) for node, edge, root in reads if root is not None and root.name == role.param)
-        bound, reader = min(bounds, key=lambda read: read[0])
+        bound, reader = allowed_lag(placed.graph, role)
         if row.lag > max(bound, staleness):
             yield PlanError.lags_too_far(
                 where, role.name, row.lag, reader.name, bound, str(reader.at), ahead=row.ahead, updates=updates
@@ -255,6 +245,17 @@ def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
             yield PlanError.lags_in_place(where, role.name, row.lag, "nothing updates its weights")
         elif homes[trained] == homes[row.role]:
             yield PlanError.lags_in_place(where, role.name, row.lag, f"it reads the weights of the trainer, {trained}")
+
+
+def allowed_lag(graph: Graph, role: Role) -> tuple[int, Node]:
+    """Return the most updates by which the weights that a role reads may be old in a flow, and the node that sets this.
+
+    The node is the reader with the smallest bound, the first of several.
+    """
+    readers = [node for node in graph.all_nodes if node.name in role.nodes]
+    reads = ((node, edge, carried_from(edge)) for node in readers for edge in models_read(node))
+    bounds = ((edge.at_most, node) for node, edge, root in reads if root is not None and root.name == role.param)
+    return min(bounds, key=lambda read: read[0])
 
 
 def _listed(names: frozenset[str]) -> str:

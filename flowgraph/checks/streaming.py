@@ -13,7 +13,10 @@ from flowgraph.lowering.stream_groups import chunk_source, hands_out_groups, wai
 
 
 def check_chunks_can_be_handed_out(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Yield an error for each role whose plan has `chunks`, but whose engine or nodes return all responses at once."""
+    """Yield an error for each role with several `chunks` that cannot pass groups on while others are still sampled.
+
+    It does not sample, or its engine, or each of its nodes, returns all responses of a step at once.
+    """
     for row in placed.plan.placed:
         role, engine = placed.roles.get(row.role), ENGINES.get(row.engine)
         if row.chunks == 1 or role is None or engine is None:
@@ -32,7 +35,10 @@ def check_chunks_can_be_handed_out(placed: PlacedGraph) -> Iterator[FlowError]:
 
 
 def check_chunks_are_read(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each role whose plan has `chunks`, if nothing reads its groups before all have finished."""
+    """Yield an error for each sampling role with several `chunks` in the plan, but none in the program.
+
+    The error says why nothing can read its groups before all have finished, or that a pass has not made the chunks.
+    """
     for placed in program.plan.placed:
         sources = [run for run in _runs(program) if run.role == placed.role and hands_out_groups(program, run)]
         if placed.chunks == 1 or not sources or any(run.chunk is not None for run in sources):
@@ -48,9 +54,10 @@ def check_chunks_are_read(program: Program) -> Iterator[FlowError]:
 
 
 def check_chunks_are_complete(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each chunk that is missing or comes twice, and each value whose chunks are not joined.
+    """Yield an error for each group of nodes that does not run on each chunk once and in order.
 
-    Also an error: a run that reads chunks although it needs the whole batch, and tasks of one chunk in several steps.
+    Also an error: nodes that run on chunks although they need the whole batch, and results of theirs whose chunks are
+    not joined once, in the order of the rows that were sampled.
     """
     chunks = {placed.role: placed.chunks for placed in program.plan.placed}
     seen = defaultdict[tuple[str, ...], list[Run]](list)
@@ -78,7 +85,10 @@ def check_chunks_are_complete(program: Program) -> Iterator[FlowError]:
 
 
 def check_chunks_share_a_step(program: Program) -> Iterator[FlowError]:
-    """Yield an error for each task of a chunk, or join, in another iteration than the run that hands the chunk out."""
+    """Yield an error for each task of a chunk, and each join, whose step differs from that of the sampling run.
+
+    None if steps do not overlap, or if the runs that sample in chunks are not all the same number of steps ahead.
+    """
     kernel = program.pipeline.kernel if program.pipeline is not None else ()
     shifts = {turn.ahead for turn in kernel if isinstance(turn.task, Run) and turn.task.hands_out}
     for turn in kernel if len(shifts) == 1 else ():

@@ -16,7 +16,7 @@ from flowgraph.checks.facts import (
     check_staleness_is_corrected,
     check_weights_match_ports,
 )
-from flowgraph.checks.in_flight import check_in_flight_roles
+from flowgraph.checks.in_flight import check_groups_are_taken_once, check_in_flight_roles, check_ready_roles
 from flowgraph.checks.lowered import (
     check_home_versions,
     check_nodes_run_once,
@@ -96,6 +96,12 @@ LAWS: Laws = {
         Law(1, "bounds", "a copy lags no further than the flow lets it", check_lags_are_allowed),
         Law(9, "early", "groups are handed out early by what can", check_chunks_can_be_handed_out),
         Law(1, "in flight", "rows that newer weights go on with are recorded and trained on", check_in_flight_roles),
+        Law(
+            1,
+            name="ready",
+            says="groups that are trained on as they finish can be, each within the bound",
+            holders=check_ready_roles,
+        ),
     ),
     "lowered": (
         Law(13, "reads", "a value is available where it is read", check_reads_are_available, since="insert_transfers"),
@@ -107,6 +113,13 @@ LAWS: Laws = {
         Law(5, "parts", "every part of a record that is read travels", check_parts_suffice, since="project_columns"),
         Law(10, "early readers", "groups that finish early are read", check_chunks_are_read, since="stream_groups"),
         Law(10, "chunks", "each chunk is read once and put back", check_chunks_are_complete, since="stream_groups"),
+        Law(
+            0,
+            "taken",
+            "groups that finish are taken once, and then read",
+            check_groups_are_taken_once,
+            since="take_groups",
+        ),
         Law(0, "asleep", "a home that sleeps steps aside for others", check_sleeping_homes, since="insert_switches"),
         Law(1, "syncs", "a sync keeps the bound of its readers", check_syncs_respect_lag_bounds, since="insert_syncs"),
         Law(

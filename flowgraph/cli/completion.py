@@ -82,14 +82,17 @@ def named_flows(incomplete: str) -> list[str]:
 def flows(incomplete: str) -> list[str]:
     """Return the names of flows, then the Python files with `@flow` in the first 64 KiB, that begin with `incomplete`.
 
-    Folders, which may hold such files, are returned too.
+    Folders, which may hold such files, are returned too, with a slash at their end.
     """
 
     def has_flow(path: Path) -> bool:
         if path.suffix != ".py" or not path.is_file():
             return False
-        with path.open("rb") as file:
-            return b"@flow" in file.read(READ_BYTES)
+        try:
+            with path.open("rb") as file:
+                return b"@flow" in file.read(READ_BYTES)
+        except OSError:
+            return False
 
     return [*named_flows(incomplete), *_offered(_paths(incomplete, has_flow), incomplete)]
 
@@ -115,7 +118,7 @@ def runs(incomplete: str) -> list[str]:
 
 
 def models(incomplete: str) -> list[str]:
-    """Return the built-in models, models of the shipped table, and model folders that begin with `incomplete`.
+    """Return the built-in models, the models of the shipped table and the folders that begin with `incomplete`.
 
     In a text `PARAM=MODEL`, only the model is completed. Models of the table are offered only after the first letter.
     """
@@ -144,7 +147,7 @@ def placements(incomplete: str) -> list[str]:
 
 
 def clusters(incomplete: str) -> list[str]:
-    """Return the short forms of small clusters, and the TOML files, that begin with `incomplete`.
+    """Return the short forms of small clusters, the TOML files and the folders that begin with `incomplete`.
 
     After a number of devices, such as `8x`, device models are offered too.
     """

@@ -107,16 +107,19 @@ class Display:
         self._show(force=False)
 
     def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
-        """Record the metrics of a check of held-out data, and update the display; `step` and `seconds` are unused."""
+        """Record the metrics of an evaluation on held-out data, and update the display.
+
+        `step` and `seconds` are unused.
+        """
         for name, mean in result.metrics.items():
             self.curves[name].append(mean)
         self._show(force=True)
 
     @property
     def steps_per_s(self) -> float:
-        """Return the mean steps per second over the last 20 steps; 0 before the first step.
+        """Return the mean steps per second over the last 20 steps at most; 0 before the first step.
 
-        Saves and checks between the steps are included, except after the first step.
+        The time of saves and checks between these steps is included. After one step, only its own seconds count.
         """
         (first, start_s), (last, end_s) = (self._ends[0], self._ends[-1]) if self._ends else ((0, 0.0), (0, 0.0))
         if last > first and end_s > start_s:
@@ -210,9 +213,9 @@ def _cut(text: str, columns: int, style: str = "") -> Text:
 
 
 def one_line(text: str, characters: int = CHARACTERS_AT_MOST) -> str:
-    r"""Return text as one line that is safe to print: white space becomes a space, control characters are escaped.
+    r"""Return text as one line that is safe to print, with each run of white space as one space.
 
-    A line of more than `characters` characters is cut, and ends in an ellipsis.
+    Control characters are escaped. A line of more than `characters` characters is cut, and ends in an ellipsis.
 
     >>> one_line("two\nlines\x1b[2J")
     'two lines\\x1b[2J'

@@ -51,7 +51,10 @@ def plain_range(text: str) -> str:
 
 
 def write_rows(formatter: Any, rows: Rows) -> None:
-    """Write rows of (name, text) to a help formatter, by section; in all sections, texts begin in the same column."""
+    """Write rows of (name, text) to a help formatter, by section.
+
+    The texts of all sections begin in the same column if no name has more than 28 characters.
+    """
     widest = max((len(first) for section in rows.values() for first, _ in section), default=0)
     for name, section in rows.items():
         with formatter.section(name):

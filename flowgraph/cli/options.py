@@ -198,8 +198,9 @@ class RequestOptions:
         str | None,
         placing(
             "--contract CONTRACT",
-            "scheduled: a sync waits for responses under way. in_flight: they go on with the new weights.",
-            "scheduled in_flight",
+            "scheduled: a sync waits for responses under way. in_flight: they go on with the new weights. "
+            "ready: so they do, and a step trains on the groups that have finished, the oldest first.",
+            "scheduled in_flight ready",
         ),
     ] = None
     memory: Annotated[
@@ -383,7 +384,7 @@ class RequestOptions:
         bool,
         searching(
             "--streamed",
-            "Read responses while others are sampled: within a step, or across steps with --staleness.",
+            "Read the groups of a step while others are sampled, in as many chunks as make the step shorter.",
         ),
     ] = False
 
@@ -397,7 +398,8 @@ Fields = dict[str, Any]
 def takes(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds options of a request to a command, and passes their values as its first argument.
 
-    The decorator raises KeyError for an unknown name.
+    This argument is a dict by field, without the command's own parameters, which are passed by name. The decorator
+    raises KeyError for an unknown name.
 
     Args:
         names: all options in the order of `--help`, including the command's own parameters: a field of a request, or

@@ -69,13 +69,12 @@ def print_table(
     right: Collection[int] = (),
     columns: int | None = None,
 ) -> None:
-    """Print a plain table to stdout; cells are data, never markup, and are broken into lines if columns are too few.
+    """Print a plain table to stdout, with the titles `head` and the cells of each row in `rows`.
 
-    Args:
-        head: the heads of the columns.
-        rows: the cells of each row.
-        right: the indices of columns of numbers, which are right-aligned and never broken.
-        columns: the columns of the terminal to use; by default the requested ones, or else as many as the table needs.
+    Cells are printed as text, never as markup, with control characters escaped. They are broken into lines if the table
+    is wider than the output. `right` has the indices of table columns with numbers, which are right-aligned and not
+    wrapped. `columns` is the width of the output in characters; by default that of `requested_columns`, or, if it
+    returns None, as wide as the table needs.
     """
     from rich.console import Console
     from rich.table import Table
@@ -104,9 +103,9 @@ def print_result(result: Any, *, as_json: bool, **detail: int) -> None:
 
 
 def requested_columns() -> int | None:
-    """Return the columns that text may use: those of the variable COLUMNS if it is set, or else those of the terminal.
+    """Return the columns that text may use: those of the environment variable COLUMNS, or else those of the terminal.
 
-    None, if stdout is a file or a pipe and COLUMNS is not set: text is not broken then.
+    The result is None if stdout is a file or a pipe and COLUMNS is not set: text is not broken then.
     """
     if sys.stdout.isatty() or os.environ.get("COLUMNS", ""):
         return shutil.get_terminal_size((COLUMNS_ELSEWHERE, 24)).columns
@@ -121,7 +120,8 @@ def layout_columns() -> int:
 def wrap_lines(text: str, columns: int) -> str:
     """Return text with lines broken between words, so that each has at most `columns` columns if its words allow that.
 
-    Broken lines of a table's row continue below its last cell, other lines four columns to the right of their indent.
+    Broken lines of a table's row continue below its last cell that leaves them room, other lines four columns to the
+    right of their indent, or less where columns are too few.
 
     >>> print(wrap_lines("  policy  one two three four five six", 34))
       policy  one two three four five

@@ -15,9 +15,11 @@ LOST = ("rule_failures", "unreadable")
 
 
 def print_scores(result: app.EvalResult) -> None:
-    """Print tables of scores, pass@k and lengths with their intervals: over all rows, and by data source if several.
+    """Print a table of scores and pass@k with their intervals, and of lengths; and one of scores by data source.
 
-    `result.report` must not be None.
+    The second table is left out for fewer than two sources. The first table also has the share of truncated responses,
+    if known, and the numbers of responses whose rule failed or found nothing to score, if any. `result.report` must not
+    be None.
     """
     from nodes.evaluation.estimates import INTERVAL, shown_ks
 

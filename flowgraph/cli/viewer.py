@@ -21,13 +21,15 @@ def show_picture(picture: app.DrawResult, out: Path | None, to: str, *, show: bo
 
     The picture is written if `out` is given or `show` is set. Otherwise it is printed in the format `to`, by default as
     text for a terminal. With `show`, the file, by default a temporary HTML page, is opened in this machine's viewer;
-    without a screen, a note says so. Raises UsageError for `to` together with `out`, for a format that cannot be
-    printed, for a picture that cannot be drawn, and for a file that cannot be written.
+    without a screen, a note says so. Raises UsageError for `to` together with `out` or `show`, for a format that cannot
+    be printed, for a picture that cannot be drawn, and for a file that cannot be written.
     """
     if out is not None and to:
         raise UsageError(
             "cannot be combined with -o, whose file ending sets the format", where=f"--to {to}", hint="leave it out"
         )
+    if to and show:
+        raise UsageError("cannot be combined with --show, which opens a page", where=f"--to {to}", hint="leave it out")
     if to:
         picture.refuse_format(to)
     if out is None and not show:

@@ -116,7 +116,10 @@ class Cluster(Data):
 
 
 def device_of_unknown_speed(cluster: Cluster) -> str:
-    """Return a phrase for the first device without a model, such as `node-1/0, a cpu`; "" if all devices have one."""
+    """Return a phrase for the first device without a model, such as `node-1/0, a cpu`; "" if all devices have one.
+
+    The phrase for a GPU also has its memory.
+    """
     for node in cluster.nodes:
         for place, device in enumerate(node.devices):
             if not device.model:

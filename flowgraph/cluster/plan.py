@@ -30,7 +30,7 @@ Checkpointing = Literal["none", "selective", "full"]
 Logits = Literal["whole", "chunked"]
 Offloaded = Literal["parameters", "gradients", "optimizer"]
 WeightsBy = Literal["disk", "group", "memory"]
-Contract = Literal["scheduled", "in_flight"]
+Contract = Literal["scheduled", "in_flight", "ready"]
 Hold = Literal["retract", "in_place"]
 TaskKind = Literal["generate", "logprob", "update", "score", "host", "sync", "offload", "transfer"]
 
@@ -101,8 +101,10 @@ class RoleSettings(Data):
     `sleeps` frees the device while other roles work on it.
 
     For a role that samples ahead, `contract` says what a sync does to responses under way: "scheduled" waits for them;
-    with "in_flight" they go on with the new weights. `hold` says what becomes of their KV caches then: "retract"
-    computes them again, "in_place" keeps those of the old weights. The JSON omits these two at their defaults.
+    with "in_flight" they go on with the new weights; with "ready" they do, too, and a step trains on the groups that
+    have finished, the oldest first, instead of waiting for its own. `hold` says what becomes of their KV caches then:
+    "retract" computes them again, "in_place" keeps those of the old weights. The JSON omits these two at their
+    defaults.
     """
 
     precision: Precision = "float32"
@@ -115,6 +117,11 @@ class RoleSettings(Data):
     weights_by: WeightsBy | None = None
     contract: Contract = Field(default="scheduled", exclude_if=lambda contract: contract == "scheduled")
     hold: Hold = Field(default="retract", exclude_if=lambda hold: hold == "retract")
+
+    @property
+    def in_flight(self) -> bool:
+        """Return whether responses that are under way at a sync go on with the new weights."""
+        return self.contract != "scheduled"
 
     def __str__(self) -> str:
         everything = len(self.offload) == len(get_args(Offloaded))
@@ -144,8 +151,10 @@ class PlacedRole(Data):
 
     For a role that samples, `lag` is the largest number of updates by which its weights may be older than the weights
     that train on its rows. `ahead` is the number of steps by which the role works ahead of its step's update; the rest
-    of `lag` makes syncs rarer. A role that samples hands out the groups of a step in `chunks`, each as soon as its
-    responses are finished, to nodes on other devices. The JSON omits `ahead` if it is 0, and `chunks` if it is 1.
+    of `lag` makes syncs rarer. Under the contract `ready`, a group may be trained on `behind` steps after its own,
+    which are part of `lag`, too. A role that samples hands out the groups of a step in `chunks`, each as soon as its
+    responses are finished, to nodes on other devices. The JSON omits `ahead` and `behind` if they are 0, and `chunks`
+    if it is 1.
     """
 
     role: str
@@ -154,19 +163,21 @@ class PlacedRole(Data):
     layout: Layout = Layout()
     lag: NonNegativeInt = 0
     ahead: NonNegativeInt = Field(default=0, exclude_if=lambda steps: steps == 0)
+    behind: NonNegativeInt = Field(default=0, exclude_if=lambda steps: steps == 0)
     chunks: Annotated[int, Field(gt=0, le=MOST_CHUNKS, exclude_if=lambda chunks: chunks == 1)] = 1
     running: RoleSettings = RoleSettings()
     memory: dict[str, NonNegativeInt] = Field(default_factory=dict[str, int])
 
     @property
     def home(self) -> tuple[str, str, Layout]:
-        """Return pool, engine and layout, which roles of one model have in common if they share its weights."""
+        """Return (pool, engine, layout), which roles of one model have in common if they share its weights."""
         return self.pool, self.engine, self.layout
 
     @property
     def late(self) -> str:
-        """Return `lag`, `ahead` and `chunks` as text, such as `lag=2 ahead=1`; defaults are left out."""
-        values = (("lag", self.lag), ("ahead", self.ahead), ("chunks", self.chunks if self.chunks > 1 else 0))
+        """Return `lag`, `ahead`, `behind` and `chunks` as text, such as `lag=2 ahead=1`; defaults are left out."""
+        chunks = self.chunks if self.chunks > 1 else 0
+        values = (("lag", self.lag), ("ahead", self.ahead), ("behind", self.behind), ("chunks", chunks))
         return " ".join(f"{name}={value}" for name, value in values if value)
 
 
@@ -256,8 +267,8 @@ class PlanAssumptions(Data):
     and `precision` is that of the weights that generate responses; their defaults come from the devices. `constants`
     are the constants of engines that differ from the shipped ones, and `calibration` scales the forecast seconds.
     `staleness` allows rollouts a larger lag than the flow does, `ratio` fixes rollout devices to training devices,
-    `streamed` lets generation continue across steps, and `without` lists models of the flow that the run does not load.
-    `sample_rows` and `forward_tokens` are for engines that run in the process of a device.
+    `streamed` lets groups be read while others are sampled, and `without` lists models of the flow that the run does
+    not load. `sample_rows` and `forward_tokens` are for engines that run in the process of a device.
     """
 
     flow: str
@@ -330,7 +341,10 @@ class Plan(Data):
         return mimebundle(self)
 
     def used(self) -> list[Device]:
-        """Return the devices of each pool in turn; shared devices are repeated, and unknown devices left out."""
+        """Return the devices of each pool in turn; those of several pools are repeated.
+
+        Devices that the cluster does not have are left out.
+        """
         devices = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
         return [device for device in devices if device is not None]
 

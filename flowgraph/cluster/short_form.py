@@ -49,8 +49,8 @@ def read_cluster(text: str, here: Callable[[int], Cluster], models: Mapping[str,
 
     The short form is `[NODESx]DEVICESxKIND[-MEMORY]`, several joined by commas: `2xcpu`, `8xgpu-80GiB`,
     `2x8xgpu-80GiB,1x4xgpu-40GiB`; the nodes are named node-1, node-2, …. A kind is `cpu`, `gpu`, or one of `models` in
-    lower case: `2x8xh100`, or `8xh100-64GiB` with another memory than the model's. CPU devices without a memory are
-    those of this machine, which `here(devices)` returns, and `laptop` means `2xcpu`. The short form assumes that
+    lower case, as in `2x8xh100`; in `8xh100-64GiB`, the memory replaces that of the model. CPU devices without a memory
+    are those of this machine, which `here(devices)` returns, and `laptop` means `2xcpu`. The short form assumes that
     another machine has as much host memory as its devices together, with one core per CPU device and 16 per GPU. A
     file, which must end in `.toml`, defines these exactly, and also the connections and the price of a machine.
 

@@ -84,9 +84,11 @@ def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
 
 
 def cgroup_limits(root: Path, membership: Path) -> Iterator[int]:
-    """Yield the memory limit in bytes of each cgroup of this process and of its parents, unless it has no limit.
+    """Yield the memory limit in bytes of each cgroup of this process and of its parents.
 
-    `root` is the mount point of cgroups, and `membership` the file that lists the cgroups of this process.
+    A limit that cannot be read or is `max`, which is none, is skipped; a cgroup of version 1 without a limit yields a
+    very large number. `root` is the mount point of cgroups, and `membership` the file that lists the cgroups of this
+    process.
     """
     limits = (_read(folder / limit_file) for folder, (limit_file, *_) in _groups(root, membership))
     return (int(limit) for limit in limits if limit.isdecimal())

@@ -76,8 +76,9 @@ class EngineCapabilities:
     def other_distribution(self, settings: Mapping[str, float]) -> str:
         """Return, as text, the sampling settings that this engine would apply differently from `local`; "" if none.
 
-        `settings` maps names to values. The text is the first pair in `not_together` that is set, such as
-        `top_k=5 with top_p=0.9`, or else all settings in `not_sampled`, sorted by name and joined by `with`.
+        `settings` maps the names of the settings that are not at their defaults to values. The text is the first pair
+        in `not_together` that is entirely in `settings`, such as `top_k=5 with top_p=0.9`, or else all settings in
+        `not_sampled`, sorted by name and joined by `with`.
         """
         pairs = (pair for pair in self.not_together if settings.keys() >= {*pair})
         names = next(pairs, tuple(sorted(settings.keys() & self.not_sampled)))

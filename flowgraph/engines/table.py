@@ -48,7 +48,8 @@ def shares_process(engine: str) -> bool:
 def ranks_of(engine: str, data: int) -> int:
     """Return the number of ranks over which the rows of a role are split, for a data-parallel degree of `data`.
 
-    The result is `data`, or 1 for an engine with servers, because one rank sends all rows to the servers.
+    A role is one use of a model: to train, sample or infer. The result is `data`, or 1 for an engine with servers,
+    because one rank sends all rows to the servers.
 
     >>> ranks_of("fsdp", 4), ranks_of("sglang", 4)
     (4, 1)
@@ -57,9 +58,10 @@ def ranks_of(engine: str, data: int) -> int:
 
 
 def engines_for(use: str, *, supported: bool = False) -> list[str]:
-    """Return the names of the engines that can run a role with this use, in order of preference.
+    """Return the names of the engines that can run one use of a model, in order of preference.
 
-    `use` is "train", "sample" or "infer" (else KeyError). With `supported`, engines that cannot run here are left out.
+    `use` is "train", "sample" or "infer" (else KeyError). With `supported`, engines that can be planned for but cannot
+    run here are left out.
 
     >>> engines_for("train", supported=True)
     ['local', 'fsdp']

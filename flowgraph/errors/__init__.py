@@ -16,18 +16,18 @@ FlowError
         BatchError, a ValueError: sizes of a step that do not fit together
         ModelError, an OSError: a model that cannot be found, read or saved
         RuleError, a RuntimeError: a scoring rule that cannot be used
-        RunFolderError, a FileExistsError: a folder that already exists, or is not a run folder
     of planning and running, `running.py`
         PlanError, a ValueError: a plan of another flow, or one that does not fit
         ClusterError, a ValueError: a cluster that cannot be read
         ResourceError, a MemoryError: more than the machine has
         WorkerError, a RuntimeError: a process that failed, died or stopped answering
+        RunFolderError, a FileExistsError: a folder that already exists, or is not a run folder
 """
 
 from flowgraph.errors.base import FlowError, interrupt_behind, nearest, with_article
-from flowgraph.errors.inputs import BatchError, DataError, ModelError, RuleError, RunFolderError, UsageError
+from flowgraph.errors.inputs import BatchError, DataError, ModelError, RuleError, UsageError
 from flowgraph.errors.language import FlowTypeError, LawError, SettingError, UnknownNameError, UserCodeError
-from flowgraph.errors.running import ClusterError, PlanError, ResourceError, WorkerError
+from flowgraph.errors.running import ClusterError, PlanError, ResourceError, RunFolderError, WorkerError
 
 __all__ = [
     "BatchError",

@@ -49,7 +49,7 @@ def with_article(word: str) -> str:
 
 
 def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the interrupt that an error is, or during whose handling it was raised; None if there is none.
+    """Return the KeyboardInterrupt that `error` is, or that was being handled when it was raised, else None.
 
     Code that ends early, such as an event loop that is not made yet, may fail while it cleans up after an interrupt.
     """

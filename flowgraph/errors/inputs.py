@@ -1,4 +1,4 @@
-"""Errors in a user's inputs: command lines, data, models, scoring rules, run folders."""
+"""Errors in a user's inputs: command lines, data, models, scoring rules."""
 
 from __future__ import annotations
 
@@ -34,19 +34,29 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def other_overlap(cls, where: str, saved: str, now: str) -> DataError:
-        """Return the error for a checkpoint whose steps overlap as `saved` says, unlike the plan's, as `now` says."""
+        """Return the error for a checkpoint of a run whose steps overlapped differently from those of the plan.
+
+        `saved` describes the overlap of the checkpoint's run, `now` that of the plan.
+        """
         what = f"was written with {saved}, but the plan has {now}"
-        return cls(what, where=where, hint="resume with the plan of the run, or with the same --depth and --sync-every")
+        return cls(
+            what,
+            where=where,
+            hint="resume with the plan of the run, or with the same --depth, --sync-every and --contract",
+        )
 
     @classmethod
     def failed(cls, where: object, what: str, fault: Exception, hint: str = "") -> DataError:
-        """Return the error `what`, noting up to three lines of the message of `fault`, or its type if that is empty."""
+        """Return an error with the text `what`, caused by the exception `fault`.
+
+        Its notes are the first three lines of the message of `fault`, or the name of its type if the message is empty.
+        """
         lines = str(fault).strip().splitlines()
         return cls(what, where=str(where), notes=lines[:3] or [type(fault).__name__], hint=hint)
 
     @classmethod
     def corrupt(cls, path: object, fault: Exception) -> DataError:
-        """Return the error for a file that is damaged or not Parquet; a note has the first line of the exception."""
+        """Return the error for a file that is damaged or not Parquet; a note has the first line of `fault`."""
         notes = (str(fault).strip() or type(fault).__name__).splitlines()[:1]
         return cls("corrupt, or not Parquet", where=str(path), notes=notes, hint="write or copy it again")
 
@@ -68,7 +78,7 @@ class DataError(FlowError, ValueError):
 
     @classmethod
     def mixed_types(cls, where: str, column: str, fault: Exception) -> DataError:
-        """Return the error for a column of a text file whose type changes at the line `where`; a note has `fault`."""
+        """Return the error for a column of a text file whose type changes at line `where`; a note quotes `fault`."""
         what = f"column `{column}` has another type here than in the lines above"
         notes = str(fault).splitlines()[:1]
         return cls(what, where=where, notes=notes, hint="give it one type, or write it as a string")
@@ -151,7 +161,7 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def bad_option(cls, text: str, why: str, hint: str = "") -> ModelError:
-        """Return the error for an invalid option in the name of a model, which `text` is, with the reason."""
+        """Return the error for a model's name, `text`, that contains an invalid option, with the reason."""
         return cls(why, where=text, hint=hint)
 
     @classmethod
@@ -200,7 +210,10 @@ class ModelError(FlowError, OSError):
 
     @classmethod
     def lacks(cls, folder: object, what: str, saw: Iterable[str], hint: str = "") -> ModelError:
-        """Return the error for a model's folder that lacks a file, as `what` says; up to eight of `saw` are listed."""
+        """Return the error for a model's folder that lacks a file, as `what` says.
+
+        `saw` are the names of the files in the folder; the first eight in sorted order are listed.
+        """
         names = sorted(saw)
         total = f", … ({len(names)} in all)" if len(names) > 8 else ""
         content = f"files: {', '.join(names[:8])}{total}" if names else "the folder is empty"
@@ -394,7 +407,7 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def server_refused(cls, url: str, status: int, answer: str) -> RuleError:
-        """Return the error for a model's server that refused a request with `answer`; `status` is that of HTTP."""
+        """Return the error for a model's server that refused a request; `status` is the HTTP status of its `answer`."""
         key = "name the environment variable that holds its key: api_key_env="
         hint = key if status in (401, 403) else "check the path of url=, the name model= and, of a reward model, api="
         return cls(f"the server at {url} refused a request: {answer}", hint=hint)
@@ -415,36 +428,3 @@ class RuleError(FlowError, RuntimeError):
         """Return the error for an unknown word in the setting `allow`; a note lists the known ones, `names`."""
         notes = [f"known: {', '.join(names)}"]
         return cls(f"a rule cannot be allowed `{word}`", notes=notes, hint=nearest(word, names))
-
-
-class RunFolderError(FlowError, FileExistsError):
-    """A run folder that exists already, or that cannot be used."""
-
-    __str__ = FlowError.__str__
-
-    @classmethod
-    def exists(cls, path: str, free: str) -> RunFolderError:
-        """Return the error for a run's folder that already exists; the hint names `free`, a folder that does not."""
-        return cls("this run folder already exists; nothing in it was changed", where=path, hint=f"--out {free}")
-
-    @classmethod
-    def bad_name(cls, name: str) -> RunFolderError:
-        """Return the error for an invalid name of a run."""
-        hint = "use at most 64 letters, digits, dots, dashes and underscores"
-        return cls(f"`{name}` is not a valid run name", hint=hint)
-
-    @classmethod
-    def cannot(cls, path: str, error: Exception) -> RunFolderError:
-        """Return the error for a run's folder or file that cannot be used, with the message of the exception."""
-        return cls(f"cannot be used: {error}", where=path)
-
-    @classmethod
-    def no_run(cls, path: str, runs: Iterable[str]) -> RunFolderError:
-        """Return the error for a folder that is not a run folder; the hint is `nearest` for its name and `runs`."""
-        return cls("is not a run folder", where=path, hint=nearest(path.rpartition("/")[2], runs))
-
-    @classmethod
-    def no_rollouts(cls, path: str, node: str) -> RunFolderError:
-        """Return the error for a run that recorded no rollouts of the generate node `node`."""
-        hint = "replay the run of a flow with the same generate nodes"
-        return cls(f"recorded no rollouts of {node}", where=path, hint=hint)

@@ -90,7 +90,7 @@ def allowed_weights(at_most: int) -> str:
 
 
 def pipeline_text(ahead: int, every: int) -> str:
-    """Return as text how many steps a role works ahead, and after how many steps (`every`) its weights are synced.
+    """Return as text by how many steps sampling is ahead of training (`ahead`), and how often its weights are synced.
 
     >>> pipeline_text(1, 2)
     'depth 1 and a sync every 2 steps'
@@ -99,10 +99,11 @@ def pipeline_text(ahead: int, every: int) -> str:
 
 
 def smaller_pipeline(allowed: int, ahead: int, every: int, bound: int) -> str:
-    """Return as a hint how to keep weights at most `allowed` steps old: a smaller depth or period, or a laxer flow.
+    """Return, as text for a hint, settings that keep weights at most `allowed` steps old, or allow older ones.
 
-    The present depth is `ahead`, and a sync is due every `every` steps. The hint keeps each in turn and lowers the
-    other; if neither fits, it names `--depth 0`. The laxer flow allows weights that are `bound` updates old.
+    Sampling is now `ahead` steps ahead of training (the depth), and its weights are synced every `every` steps. The
+    hint keeps each of the two in turn and changes the other so that it fits; if neither can fit, it names `--depth 0`.
+    It ends with the setting by which the flow allows weights that are `bound` updates old.
 
     >>> smaller_pipeline(2, 2, 2, 3)
     '--depth 1 --sync-every 2, or --depth 2 --sync-every 1, or at_most=3 in the flow'
@@ -137,7 +138,10 @@ class LawError(FlowError, ValueError):
 
     @classmethod
     def other_version(cls, task: str, step: int, name: str, home: str, version: int, scheduled: int) -> LawError:
-        """Return the error for a task of a step that reads a version of weights other than the scheduled one."""
+        """Return the error for a task that reads `version` of the weights `name` where the schedule says `scheduled`.
+
+        `home` is the copy of the weights that it reads, as text such as `apart/sglang`: its pool and engine.
+        """
         reads = f"`{' '.join(task.split())}` of step {step} reads version {version} of `{name}` on {home}"
         what = f"{reads}; by the schedule it is {scheduled}"
         return cls(what, hint="an update waits for all readers of the version that it replaces, a sync for the update")
@@ -150,7 +154,7 @@ class LawError(FlowError, ValueError):
 
     @classmethod
     def no_window(cls, step: int) -> LawError:
-        """Return the error for a step that no earlier step of the run began, in a run whose steps overlap."""
+        """Return the error for a step whose responses no earlier step began to sample, although steps overlap."""
         what = f"step {step} has not begun, and the weights that draw its rows are gone"
         return cls(what, hint="run steps in order, or continue from a checkpoint: flowgraph resume RUN")
 
@@ -191,7 +195,7 @@ class LawError(FlowError, ValueError):
 
     @classmethod
     def not_aligned(cls, value: str, second: str, why: str) -> LawError:
-        """Return the error for two values that one node reads and that have different rows."""
+        """Return the error for two values with different rows that one node reads; `why` says how they differ."""
         return cls(f"the rows of `{value}` are not those of `{second}`: {why}")
 
     @classmethod
@@ -233,7 +237,8 @@ class UserCodeError(FlowError, RuntimeError):
     def raised(cls, what: str, error: BaseException, where: str, hint: str = "") -> UserCodeError:
         """Return the error for an exception in user code; `what` is what was being done.
 
-        A note has the line that raised, unless `where` is in the same file or the recursion was too deep.
+        A note has the innermost line of the traceback outside `flowgraph/`, unless there is none, `where` is in that
+        file, or the error is a RecursionError.
         """
         line = "" if isinstance(error, RecursionError) else _raised_at(error, str(Path(__file__).parents[1]))
         notes = [f"at {line}"] if line and not where.startswith(line.partition(":")[0]) else []
@@ -247,7 +252,7 @@ class UserCodeError(FlowError, RuntimeError):
 
     @classmethod
     def another_module(cls, path: str, name: str, got: str) -> UserCodeError:
-        """Return the error for an import in a user's file that gave another module than the file next to it."""
+        """Return the error for an import in a user's file that gave the module in `got`, not the one next to it."""
         what = f"`{name}` is next to this file, but importing that name gives {got}"
         return cls(what, where=path, hint="a process has one module per name: rename the file, or run it alone")
 

@@ -1,4 +1,4 @@
-"""Errors of planning and running a flow: plans, clusters, memory, processes."""
+"""Errors of planning and running a flow: plans, clusters, memory, processes, run folders."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class PlanError(FlowError, ValueError):
         first, *rest = names
         what = f"this plan of {flow} names {first}, which cannot be run here"
         notes = [f"nor {name}" for name in rest]
-        options = {"weights": "--staleness", "steps": "--staleness", "responses": "--streamed"}
+        options = {"weights": "--staleness", "steps": "--staleness"}
         option = options.get(first.partition(" ")[0], "--engine")
         return cls(what, where=where, notes=notes, hint=f"plan it without {option}, or `flowgraph export` it")
 
@@ -102,6 +102,7 @@ class PlanError(FlowError, ValueError):
     ) -> PlanError:
         """Return the error for a role whose lag, in updates, exceeds the `at_most` of one of its nodes.
 
+        A role is one use of a model, such as `policy.sample`, with all nodes that use it so.
         If the role works `ahead` steps ahead, the hint has smaller depths and sync periods. A step makes `updates`.
         """
         hint = f"lag={at_most} at most" if at_most else "in the flow, stale(model, at_most=…) lets a generate node lag"
@@ -131,9 +132,23 @@ class PlanError(FlowError, ValueError):
         return cls(f"{role}: chunks={chunks}, but {why}", where=where, hint=hint or "leave out chunks")
 
     @classmethod
-    def not_in_flight(cls, where: str, role: str, why: str, hint: str = "") -> PlanError:
-        """Return the error for a role, or a flow, that cannot go on with new weights while it draws responses."""
-        return cls(f"{role}: contract=in_flight, but {why}", where=where, hint=hint or "--contract scheduled")
+    def not_in_flight(cls, where: str, role: str, why: str, hint: str = "", contract: str = "in_flight") -> PlanError:
+        """Return the error for a role, or a flow, that cannot go on with new weights while it draws responses.
+
+        `contract` is the one that the plan names for it, `in_flight` or `ready`.
+        """
+        return cls(f"{role}: contract={contract}, but {why}", where=where, hint=hint or "--contract scheduled")
+
+    @classmethod
+    def none_late(cls, where: str, role: str, lag: int, at_most: int, ahead: int, updates: int) -> PlanError:
+        """Return the error for a role whose groups cannot be trained on later than in their own step.
+
+        Its weights are `lag` updates old already, the flow allows `at_most`; it is `ahead` steps ahead, and a step
+        makes `updates` updates.
+        """
+        why = f"its weights are up to {lag} updates old without a step to spare, and the flow allows {at_most}"
+        hint = f"at_most={lag + updates} in the flow" + (f", or --depth {ahead - 1}" if ahead > 1 else "")
+        return cls.not_in_flight(where, role, why, hint, "ready")
 
     @classmethod
     def lags_in_place(cls, where: str, role: str, lag: int, why: str) -> PlanError:
@@ -219,3 +234,36 @@ class WorkerError(FlowError, RuntimeError):
     def not_started(cls, what: str, why: str, hint: str = "") -> WorkerError:
         """Return the error for a process or service that could not be started, with the reason."""
         return cls(f"{what} could not be started: {why}", hint=hint)
+
+
+class RunFolderError(FlowError, FileExistsError):
+    """A run folder that exists already, or that cannot be used."""
+
+    __str__ = FlowError.__str__
+
+    @classmethod
+    def exists(cls, path: str, free: str) -> RunFolderError:
+        """Return the error for a run's folder that already exists; the hint names `free`, a folder that does not."""
+        return cls("this run folder already exists; nothing in it was changed", where=path, hint=f"--out {free}")
+
+    @classmethod
+    def bad_name(cls, name: str) -> RunFolderError:
+        """Return the error for an invalid name of a run."""
+        hint = "use at most 64 letters, digits, dots, dashes and underscores"
+        return cls(f"`{name}` is not a valid run name", hint=hint)
+
+    @classmethod
+    def cannot(cls, path: str, error: Exception) -> RunFolderError:
+        """Return the error for a run's folder or file that cannot be used, with the message of the exception."""
+        return cls(f"cannot be used: {error}", where=path)
+
+    @classmethod
+    def no_run(cls, path: str, runs: Iterable[str]) -> RunFolderError:
+        """Return the error for a folder that is not a run folder; the hint names the nearest of `runs`."""
+        return cls("is not a run folder", where=path, hint=nearest(path.rpartition("/")[2], runs))
+
+    @classmethod
+    def no_rollouts(cls, path: str, node: str) -> RunFolderError:
+        """Return the error for a run that recorded no rollouts of the generate node `node`."""
+        hint = "replay the run of a flow with the same generate nodes"
+        return cls(f"recorded no rollouts of {node}", where=path, hint=hint)

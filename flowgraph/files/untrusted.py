@@ -62,9 +62,10 @@ def read_json(path: Path) -> Any:
 def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) -> Any:
     """Return the content of a JSON text, within limits that make it safe to read.
 
-    Raises ValueError with a one-line reason if the text is not UTF-8 or not JSON, has more than 2²⁵ characters, 2
-    million values or 100 levels, has a key twice in one object, or has an integer of more than 20 characters. NaN and
-    infinite numbers are refused too unless `finite` is False, and half surrogate pairs unless `whole` is False.
+    Raises ValueError with a one-line reason if the text is not UTF-8 or not JSON, has more than 2²⁵ characters or 100
+    levels, has a key twice in one object, or has an integer of more than 20 characters. A text with more than 2 million
+    `,`, `[` and `{` together, which bound the number of its values, is refused too. So are NaN and infinite numbers,
+    unless `finite` is False, and half surrogate pairs, unless `whole` is False.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}

@@ -76,8 +76,8 @@ def find_flow(text: str | Flow[..., Any]) -> FlowFile:
     """Return the flow that a text names: `grpo`, `my.py` (its only flow), or `my.py:name`; its file is imported.
 
     A Flow is returned with its file. Raises UnknownNameError for a file or name that does not exist, for a file without
-    a flow or with several if none is named, and for a name that two packages register; UserCodeError for an installed
-    name that is not a flow; and the errors of `import_file` or `load_entry`.
+    a flow or with several if none is named, and for a name that two packages register, or that is also shipped;
+    UserCodeError for an installed name that is not a flow; and the errors of `import_file` or `load_entry`.
     """
     if isinstance(text, Flow):
         place = Path(text.signature.at.file)
@@ -152,9 +152,10 @@ def import_file(path: Path) -> ModuleType:
 
     The file can import modules in its folder, which is added to the end of `sys.path`. If its text has not changed
     since the last call, the file is not executed again, so that its types stay the same classes. Raises UserCodeError
-    if the file does not parse or raises an exception, if its folder has a module or package called `flowgraph`, `nodes`
-    or `placements`, or if an imported name that is a file in its folder gave another module. A FlowError of the file is
-    raised unchanged. Raises OSError if the file cannot be read.
+    if the file does not parse or raises an exception, if its folder has a module or package of its own called
+    `flowgraph`, `nodes` or `placements`, or if it imports a name for which its folder has a file, and Python found a
+    different module of that name. A FlowError of the file is raised unchanged. Raises OSError if the file cannot be
+    read.
     """
     path = path.resolve()
     for package in OURS:

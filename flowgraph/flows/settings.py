@@ -69,11 +69,12 @@ def split_assignments(
 def resolve_settings(
     graph: Graph, suggestions: Sequence[Suggestion], chosen: Mapping[str, object]
 ) -> tuple[Graph, tuple[ResolvedSetting, ...]]:
-    """Return a named graph with the settings that a run uses, and all settings, each with its origin.
+    """Return a graph with the settings that a run uses, and all settings, each with its origin.
 
-    `chosen` has values by `node.setting`, which override all others. Suggestions apply only to settings that the flow's
-    text does not set; a later suggestion overrides an earlier one. The flow's own settings come first. Raises
-    SettingError for an unknown name in `chosen`, with the nearest one, and for a value that its setting refuses.
+    The nodes of `graph` must have names. `chosen` has values by `node.setting`, which override all others. Suggestions
+    apply only to settings that the flow's text does not set; a later suggestion overrides an earlier one. The flow's
+    own settings come first. Raises SettingError for an unknown name in `chosen`, with the nearest one, and for a value
+    that its setting refuses.
     """
     chosen_by_node = _by_node(graph, chosen)
     origins: dict[str, str] = {}
@@ -106,7 +107,7 @@ def resolve_settings(
 
 
 def align_shown_settings(first: Graph, second: Graph) -> tuple[Graph, Graph]:
-    """Return two named graphs in which nodes with the same name and op show the same settings.
+    """Return two graphs with named nodes, in which nodes with the same name and op show the same settings.
 
     These are the settings without a default, and those that differ from their default in either graph. A value that one
     flow states and the other takes by default then reads the same in both texts.
@@ -129,7 +130,10 @@ def _changed(node: Node) -> set[str]:
 
 
 def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingError]:
-    """Return a SettingError for each value in `chosen`, by `node.setting`, that a named graph refuses on its own."""
+    """Return a SettingError for each value in `chosen`, by `node.setting`, that a graph with named nodes refuses.
+
+    Each value is checked without the others.
+    """
     faults = list[SettingError]()
     for name, value in chosen.items():
         try:

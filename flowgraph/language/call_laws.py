@@ -182,10 +182,10 @@ def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> No
 def check_result(node: Node, result: Any, inputs: Mapping[str, Any]) -> None:
     """Raise LawError if the real results of a node differ from what its op declares.
 
-    `result` is a tuple if the node has several results; `inputs` are its values by port. Errors: another number of
-    results; a result of another type; a token column that is not [rows, tokens]; another kind of number (int, float,
-    bool) than the column's type has; and, unless the op makes or reorders rows, another number of rows than the inputs
-    have, or another order of their ids. Inputs on ports with `Rows.OTHER` are not compared.
+    `result` is a tuple if the node has several results; `inputs` are its values by port. Errors: too many or too few
+    results; a result of the wrong type; a token column that is not [rows, tokens]; a column whose kind of number (int,
+    float, bool) is not that of its type; and, unless the op makes or reorders rows, rows whose number or order of ids
+    differs from that of the inputs. Inputs on ports with `Rows.OTHER` are not compared.
     """
     results = result if isinstance(result, tuple) else (result,)
     where = str(node.at)

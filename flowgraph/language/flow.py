@@ -55,10 +55,10 @@ def node(fn: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
 def node(**traits: Unpack[Traits]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def node(fn: Callable[..., Any] | None = None, /, **traits: Unpack[Traits]) -> Any:
-    """Return a function that adds a node to a graph if it is called on edges, and runs `fn` on real values.
+    """Return a function that adds a node to the graph of a flow that is described, and runs `fn` on real values.
 
     Without `fn`, return a decorator. Positional parameters of `fn` are ports (values, or a loss as `Callable[[Model],
-    Loss]`). A keyword-only parameter is a port if its type is a value, the random key if its type is `Key`, and else a
+    Loss]`). A keyword-only parameter of such a type is a port too; one of type `Key` is the random key, and any other a
     setting. `carries` names the port whose next version the node returns, `stat` the statistic of a model's forward
     pass that it reads; `pure=False` is for effects outside (a key or `carries` implies it). `rows="new"` is for a node
     that filters or makes rows, `rows="reordered"` for one that reorders them: its result is a record with their ids.

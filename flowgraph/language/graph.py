@@ -201,7 +201,7 @@ class Node:
         return next((edge for name, edge in self.inputs if name == port), None)
 
     def carried(self) -> Edge | None:
-        """Return an edge, without permitted lag, to the state that this node replaces; None if it replaces none."""
+        """Return the edge to the state whose next version this node makes, without the lag of `stale`; None if none."""
         edge = self.input(self.op.carries) if self.op.carries is not None else None
         return newest(edge) if edge is not None else None
 
@@ -270,7 +270,7 @@ class Graph:
         return sum(any(issubclass(kind, Model) for kind in node.returns) for node in updated)
 
     def carries(self) -> dict[str, int]:
-        """Return, by name of a carried parameter, the index of the result that is its next version or unchanged."""
+        """Return, by the name of each carried parameter, the index of the result that is its value in the next step."""
         roots = [(carried_from(edge), i) for i, edge in enumerate(self.outputs) if issubclass(edge.type, State)]
         return {root.name: i for root, i in roots if root is not None and root in self.params}
 

@@ -35,11 +35,11 @@ def chunk_sizes(groups: int, chunks: int) -> list[int]:
 class HandOut:
     """Cuts the groups of one batch into `chunks`, in the order in which they finish, and calls `give` with each.
 
-    `give` gets the index of a chunk, from 0, and its rows, in the order of the batch. A chunk without groups, where
-    there are fewer groups than chunks, is not given.
+    Without a number of chunks, each group is a chunk. `give` gets the index of a chunk, from 0, and its rows, in the
+    order of the batch. A chunk without groups, where there are fewer groups than chunks, is not given.
     """
 
-    chunks: int
+    chunks: int | None
     give: Callable[[int, Value], None]
     _groups: Sequence[int] = field(default=(), init=False)
     _sizes: list[int] = field(default_factory=list[int], init=False)
@@ -50,17 +50,17 @@ class HandOut:
     _given: int = field(default=0, init=False)
 
     def begin(self, groups: Sequence[int]) -> None:
-        """Note the group of each request of the batch. Raises LawError if the batch has begun already."""
+        """Set the group of each request, the number of its prompt. Raises LawError if groups have been set already."""
         if self._places:
             what = "a node that hands out groups as they finish calls `gather` once"
             raise LawError(what, hint="leave out hands_out=True")
         self._groups, self._open = groups, Counter(groups)
         for place, group in enumerate(groups):
             self._places.setdefault(group, []).append(place)
-        self._sizes = chunk_sizes(len(self._places), self.chunks)
+        self._sizes = chunk_sizes(len(self._places), self.chunks or len(self._places))
 
     def ended(self, place: int, completion: Completion, rows: RowsOf) -> None:
-        """Note the completion of the request at `place`, and give a chunk if it is full now, made by `rows`."""
+        """Record the completion of the request at index `place`; if a chunk is now full, call `give` with its rows."""
         group = self._groups[place]
         self._ended[place] = completion
         self._open[group] -= 1

@@ -113,7 +113,10 @@ class SampleRequest:
     early: bool = False
 
     def reshaped(self) -> dict[str, float]:
-        """Return the truncation and penalty that change the distribution, by name; a greedy sample has no truncation.
+        """Return the settings, by name, that change the distribution of tokens: `repetition_penalty` and truncation.
+
+        The names of truncation are `top_k`, `top_p` and `min_p`. Settings at their defaults are left out, and so is the
+        truncation of a greedy sample (temperature 0), which it cannot change.
 
         >>> SampleRequest((1,), 0, 0, 8, 0.0, Key(), Truncation(top_k=5), 1.1).reshaped()
         {'repetition_penalty': 1.1}
@@ -235,7 +238,7 @@ class Tokenizer(Protocol):
     """Text to token ids and back, with the tokenizer and the chat template of the model."""
 
     def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
-        """Return the token ids of a chat: up to the start of the model's turn, or with the turn `answer` if given."""
+        """Return the token ids of a chat up to the start of the model's turn, or with `answer` as this turn."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -274,11 +277,14 @@ class Handle(Protocol):
         ...
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        """Return the fields `wanted` of TokenStats from a pass over `rows`, with gradients if torch records them."""
+        """Run a forward pass over `rows`, and return its statistics; `wanted` names the fields that are computed.
+
+        They have gradients if torch records them.
+        """
         ...
 
     async def sample(self, request: SampleRequest) -> Completion:
-        """Return the response to one request; requests that are open at the same time are decoded together."""
+        """Sample the response to one request and return it; requests open at the same time are decoded together."""
         ...
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
@@ -300,9 +306,14 @@ class Handle(Protocol):
 def gather(handle: Handle, requests: Sequence[SampleRequest], rows: RowsOf | None = None) -> list[Completion]:
     """Send all requests to a handle at once, and return their completions in the order of the requests.
 
-    Blocks until all completions are there, or raises the first error of a request. Inside a running event loop, the
-    requests run in another thread. A node with the trait `hands_out` passes `rows`, which makes rows of some of the
-    completions: it is called with those of the groups that have finished, if the plan hands them out.
+    Blocks until all completions are there, also inside a running event loop, where the requests run in another thread.
+    Raises the first error of a request.
+
+    A node with the trait `hands_out` passes `rows`, so that other nodes can read the responses to some prompts while
+    the rest are being sampled. `rows` is a function of indices into `requests`, in ascending order, and their
+    completions, which returns the node's result for these alone. The plan decides whether responses are read early. If
+    so, `rows` is called with all responses to one or more prompts as soon as these have finished, and a second call of
+    `gather` with `rows` in one run of the node's body raises LawError. If not, `rows` is never called.
     """
     import asyncio
     from concurrent.futures import ThreadPoolExecutor

@@ -66,7 +66,7 @@ class Term:
     def total(self, counts: Counts) -> Tensor:
         """Return this term's share of the loss of a minibatch, a scalar; `counts` are those of the whole minibatch.
 
-        The sum of the shares over micro-batches and ranks is exactly the loss of the minibatch. If the mask keeps
+        The shares of all micro-batches and ranks add up to the minibatch's loss, up to rounding. If the mask keeps
         nothing, the term is 0 with a zero gradient. Masked values are zeroed first, so that NaN there has no effect;
         but a node that multiplies must zero the factors itself, since the gradient of 0 times NaN is NaN. Raises
         LawError if the values and the mask have different shapes.

@@ -42,7 +42,7 @@ class Observations:
     terms: dict[tuple[str, str], Measure] | None = None
 
     def add(self, node: str, measures: Iterable[Measure]) -> None:
-        """Add the measures of a node to the sums of its metrics."""
+        """Add the measures of a node to `sums`; if `terms` is not None, measures with `rows` are put there instead."""
         for measure in measures:
             if self.terms is not None and measure.rows is not None:
                 self.terms[node, measure.name] = measure
@@ -51,7 +51,7 @@ class Observations:
             self.sums[node, measure.name] = (total + measure.total, count + measure.count)
 
     def merge(self, other: Observations) -> None:
-        """Add all sums and measured tasks of `other` to these observations; its seconds are not added."""
+        """Add the sums and measured tasks of `other` to these observations, but not its seconds and terms."""
         for (node, name), (total, count) in other.sums.items():
             self.add(node, [Measure(name, total, count)])
         self.measured += other.measured
@@ -111,11 +111,13 @@ def ranks_of(inputs: Mapping[str, Any]) -> Ranks:
 
 
 def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
-    """Return the result of a node's body on real inputs, checked with `check_result`.
+    """Run a node's body on real inputs, by port, check the result with `check_result`, and return it.
 
-    The body gets the node's settings and, if it uses random numbers, `key` with the node's name. Raises a FlowError
-    with the node's line, UserCodeError for any other exception in the body, and KeyboardInterrupt also for an exception
-    that was raised while the body handled an interrupt.
+    The body gets records with only the parts that their ports declare, the node's settings and, if it uses random
+    numbers, `key` with the node's name. A FlowError of the body or of the check is raised with the node's line: as its
+    `where` if that is empty, and else in a note, unless `where` is a line of the same file. Any other exception is
+    raised as a UserCodeError. But an exception raised while a KeyboardInterrupt was handled is replaced by that
+    interrupt.
     """
     settings = {name: getattr(node.settings, name) for name in node.op.settings.model_fields}
     keys = {node.op.key: replace(key, node=node.name)} if node.op.key else {}
@@ -166,9 +168,10 @@ class SharedForward:
         self._handle, self._stats, self._results = handle, stats, dict[tuple[object, ...], Any]()
 
     def token_stats(self, rows: Any, wanted: tuple[str, ...]) -> Any:
-        """Return the statistics that all nodes of this view read, `wanted` among them, for `rows`.
+        """Run a forward pass over `rows` and return all statistics that nodes of this view read, not only `wanted`.
 
-        Later calls with the same tensors, temperature and truncation return the result of the first forward pass.
+        Later calls with the same tensors, temperature and truncation return the result of the first pass. An assertion
+        fails if `wanted` names a statistic that none of the nodes declares.
         """
         assert set(wanted) <= set(self._stats), "a node reads a statistic that its op does not name"
         batch = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature, rows.truncation)
@@ -266,7 +269,10 @@ class BoundRegion:
         return (total + self.contexts()).clamp(min=1)
 
     def contexts(self) -> Tensor:
-        """Return the number of context tokens before each row's responses, over captures: [B]. Raises as `tokens`."""
+        """Return the number of context tokens of each row, over all captures: [B] int64.
+
+        Raises `LawError` if captures have different numbers of rows.
+        """
         import torch
 
         total = torch.zeros(len(self), dtype=torch.int64)

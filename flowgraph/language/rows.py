@@ -28,7 +28,10 @@ def leaves(values: Iterable[Value]) -> Iterator[Value]:
 
 
 def find(values: Iterable[Value], kind: type[V]) -> V | None:
-    """Return the first value of a type among `values` and the parts of records among them; None if there is none."""
+    """Return the first value of type `kind` among `values` and the parts of records among them; None if there is none.
+
+    Records themselves are not found, only their parts.
+    """
     return next((value for value in leaves(values) if isinstance(value, kind)), None)
 
 
@@ -88,7 +91,7 @@ def take(value: V, rows: Tensor, width: int | None = None) -> V:
 def narrowed(record: R, paths: Iterable[str]) -> R:
     """Return a record with only the parts at `paths`, which are names, or dotted paths into nested records.
 
-    To read any other part of the result raises LawError. Paths that the record lacks are ignored.
+    Reading any other declared part of the result raises LawError. Paths that the record lacks are ignored.
 
     >>> class Pair(Record):
     ...     lengths: Lengths

@@ -49,7 +49,8 @@ class Signature:
         """Return the arguments of a call by parameter name.
 
         `where` is the line of the call, for errors. Raises FlowTypeError for too many or repeated arguments and for a
-        missing port, and SettingError for an unknown name, with the nearest one. Missing settings are not checked here.
+        missing port that is not optional, and SettingError for an unknown name. Types and missing settings are not
+        checked here.
         """
         if len(args) > len(self.positional):
             takes = f"takes {len(self.positional)} values in order ({', '.join(self.positional)}), but got {len(args)}"
@@ -241,7 +242,8 @@ def is_plain_state(kind: type[Value]) -> TypeGuard[type[State]]:
 def initial_value_fault(kind: type[State], data: object) -> str:
     """Return why state of type `kind` cannot start from `data`; "" if it can.
 
-    The data must be of the type's dtype, or a list or a dict, and a file must be able to store it. None is refused.
+    The data must be of the type's dtype, if it has one, or a list or a dict, and a file must be able to store it. None
+    is refused.
 
     >>> initial_value_fault(State, [1, "a"]), initial_value_fault(State, float("nan"))
     ('', 'a file cannot hold nan')
@@ -359,6 +361,9 @@ def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: s
 
 def unstorable_reason(value: object) -> str:
     """Return why a file cannot store a setting's value unchanged; "" if it can.
+
+    A Python function or class is stored by its name, so it may not be a lambda, local, or of the standard library; nor
+    may it be an entry of a list or a dict.
 
     >>> unstorable_reason([1, "a", None]), unstorable_reason(2**80)
     ('', 'a whole number has at most 64 bits')

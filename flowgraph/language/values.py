@@ -85,7 +85,10 @@ class Measure:
 
     @classmethod
     def of_rows(cls, name: str, rows: Tensor, groups: Tensor | None = None) -> Measure:
-        """Return the measure of terms [B] or [B, T], one for each row, or [G] of the groups numbered `groups` [G]."""
+        """Return the measure of terms [B] or [B, T] of B rows, or [G] of the G groups whose numbers are `groups`.
+
+        Its total is the sum of the terms, and its count the number of rows or groups.
+        """
         return cls(name, float(rows.sum()), len(rows), rows, groups)
 
 
@@ -208,7 +211,10 @@ class Model(Value):
 
     @property
     def handle(self) -> Handle:
-        """Return the handle of the model. Raises LawError if an update has replaced this version of the weights."""
+        """Return the handle that hosts the model's weights, which are still at this version or range.
+
+        Raises LawError if an update has replaced them, and FlowTypeError if this model only represents an edge.
+        """
         handle = cast("Handle", self.data)
         if not self.version <= handle.version <= self.newest:
             what = f"version {self.version} of these weights was consumed by an update; they are at {handle.version}"
@@ -216,9 +222,10 @@ class Model(Value):
         return handle
 
     def advanced(self) -> Self:
-        """Advance the handle to its next version, after its weights were updated in place; return the model there.
+        """Add 1 to the version of the handle, whose weights an update has changed, and return a model of that version.
 
-        This object then becomes invalid. Raises LawError if an earlier update has made it invalid.
+        Reading `handle` of this model then raises LawError, unless its range has the new version too. Raises LawError
+        if an earlier update has replaced the version of this model.
         """
         handle = self.handle
         handle.version += 1
@@ -359,7 +366,7 @@ class Record(Value):
 
     @property
     def narrowed(self) -> bool:
-        """Return whether a record that holds data lacks some of the declared parts."""
+        """Return whether this record lacks some of the declared parts; False if it represents an edge."""
         return len(self.parts) < len(fields(type(self)))
 
     if not TYPE_CHECKING:

@@ -13,6 +13,7 @@ from flowgraph.lowering.pipeline_steps import pipeline_steps
 from flowgraph.lowering.program import Program
 from flowgraph.lowering.project_columns import project_columns
 from flowgraph.lowering.stream_groups import stream_groups
+from flowgraph.lowering.take_groups import take_groups
 
 Pass = Callable[[Program], Program]
 
@@ -22,6 +23,7 @@ LOWERING: tuple[Pass, ...] = (
     insert_transfers,
     project_columns,
     stream_groups,
+    take_groups,
     order_by_longest_path,
     insert_switches,
     pipeline_steps,

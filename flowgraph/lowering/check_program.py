@@ -12,6 +12,7 @@ STAGES = (
     "insert_transfers",
     "project_columns",
     "stream_groups",
+    "take_groups",
     "order_by_longest_path",
     "insert_switches",
     "pipeline_steps",

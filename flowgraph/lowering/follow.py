@@ -13,9 +13,9 @@ from flowgraph.language.graph import Graph
 def plan_second_flow(plan: Plan, graph: Graph, models: Mapping[str, str]) -> Plan:
     """Return a plan for `graph`, a second flow, that uses the pools of `plan`.
 
-    `models` maps every model parameter of `graph` to a parameter that `plan` places. A role is placed where `plan`
-    places the same use of its model, or else where `plan` first places that model. Lags and steps ahead become 0, and
-    chunks 1. Memory forecasts are dropped; `step` and `assumed` stay those of `plan`.
+    `models` maps every model parameter of `graph` to a parameter that `plan` places. A role, one use of a model,
+    is placed where `plan` places the same use of its model, or else where `plan` first places that model. Lags and
+    steps ahead become 0, and chunks 1. Memory forecasts are dropped; `step` and `assumed` stay those of `plan`.
     """
     placed = list[PlacedRole]()
     for role in roles(graph):

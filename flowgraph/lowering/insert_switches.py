@@ -18,7 +18,8 @@ from flowgraph.lowering.waits import homes_of
 def insert_switches(program: Program) -> Program:
     """Return the program with a `Switch` before each task that needs a sleeping home awake, or an awake one asleep.
 
-    Only homes whose settings make them sleep are switched. The order of the other tasks does not change.
+    A home is one copy of a model's weights; asleep, it has freed the memory of its devices. Only homes whose settings
+    make them sleep are switched. The order of the other tasks does not change.
     """
     sleepers = [home for home in program.homes if home.running.sleeps]
     if not sleepers:

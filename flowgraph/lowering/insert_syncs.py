@@ -19,7 +19,11 @@ Bounds = dict[tuple[str, Home], tuple[int, int]]
 
 
 def insert_syncs(program: Program) -> Program:
-    """Return the program with a `Sync` before the first run that reads a version of weights at a home that lacks it."""
+    """Return the program with a `Sync` before the first run that reads a version of weights at a home that lacks it.
+
+    A home is one copy of a model's weights. A sync copies from the home that made the version, or, for the version with
+    which the step begins, from its home in `program.origins`.
+    """
     sources, bounds = dict(program.origins), sync_bounds(program)
     present = {*program.origins, *((home.param, home) for home in program.homes if home.param in program.frozen)}
     tasks = list[Task]()
@@ -40,8 +44,9 @@ def insert_syncs(program: Program) -> Program:
 def sync_bounds(program: Program) -> Bounds:
     """Return two limits of the lag, in updates, of each version of weights at each home that reads it.
 
-    The keys are (version, home). The first limit is the smallest of the lags that the nodes at this home allow for the
-    version; the second is the smallest lag that the plan chose for the roles of these nodes.
+    The keys are (version, home); a home is one copy of a model's weights. The first limit is the smallest of the lags
+    that the nodes at this home allow for the version; the second is the smallest lag that the plan chose for the roles
+    of these nodes.
     """
     placed = {role.role: role.lag for role in program.plan.placed}
     lags = {(role.param, name): placed.get(role.name, 0) for role in roles(program.graph) for name in role.nodes}

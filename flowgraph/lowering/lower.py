@@ -34,9 +34,9 @@ def lower(
 ) -> Program:
     """Return the program of one step of a named graph under a plan.
 
-    `origins` maps model parameters that another program trains to the homes of their weights. `where` is the plan's
-    file, for errors. `passes` run in order after nodes are placed. If one engine samples a model and another trains it,
-    `watch` adds measurements to the graph after the plan is checked.
+    `origins` maps model parameters that another program trains to the homes (pool, engine and layout) of their weights.
+    `where` is the plan's file, for errors. `passes` run in order after nodes are placed. If one engine samples a model
+    and another trains it, `watch` adds measurements to the graph after the plan is checked.
 
     Raises PlanError if the plan breaks a law of placed graphs (for example, it is for another graph), separates models
     that one node reads, or splits the rows of a node that needs all of them; LawError if the program breaks a law,

@@ -35,8 +35,8 @@ def static_work(program: Program, task: Task) -> float:
     """Return a rough estimate of a task's work, from the kinds of its nodes alone.
 
     The unit is a forward pass over the step's rows. A node counts 20 if it samples, 3 if it updates weights, 1 if it
-    computes log-probs or scores, else 0.1. A run is the sum of its nodes, but at least 1 if it reads a model. A sync is
-    0.5, any other task 0.05.
+    computes log-probs or scores, else 0.1. A run is the sum of its nodes, but at least 1 if it reads a model; one of
+    several chunks is its share of that. A sync is 0.5, any other task 0.05.
     """
     if not isinstance(task, Run):
         return SYNC if isinstance(task, Sync) else MOVE

@@ -7,7 +7,8 @@ After, with `policy.sample` one step ahead of its update:
     kernel    sync policy k+1, run policy.update k, run policy.generate k+1, run score k+1
     epilogue  run policy.update k
 The kernel has each task once, of different steps, as in modulo scheduling. Its order is that of each place: first the
-syncs of the weights that the last update made, then the tasks of the oldest step. Source: M. Lam, Software Pipelining,
+syncs of the weights that the last update made, then the tasks of the oldest step; with a take, which waits for groups
+of later steps, these steps come first. Source: M. Lam, Software Pipelining,
 PLDI 1988. Deviation: shifts are given, not searched for.
 """
 
@@ -30,6 +31,7 @@ from flowgraph.lowering.program import (
     StepTask,
     Switch,
     Sync,
+    Take,
     Task,
     Transfer,
 )
@@ -87,10 +89,12 @@ def unrolled(program: Program, steps: int) -> Iterator[tuple[int, Task]]:
 def _iteration(program: Program, ahead: Sequence[int], steps: range) -> Iteration:
     origins = {name for name, _ in program.origins}
     places = [place for place, task in enumerate(program.tasks) if not isinstance(task, Switch)]
+    takes = any(isinstance(task, Take) for task in program.tasks)
 
     def turn(place: int) -> tuple[bool, int]:
         task = program.tasks[place]
-        return not (isinstance(task, Sync) and task.value in origins), ahead[place]
+        shift = -ahead[place] if takes else ahead[place]  # a take waits for groups that later steps have begun
+        return not (isinstance(task, Sync) and task.value in origins), shift
 
     sleepers, awake = [home for home in program.homes if home.running.sleeps], dict[object, bool]()
     tasks = list[StepTask]()
@@ -109,8 +113,8 @@ def task_shifts(program: Program, shifts: Mapping[str, int]) -> tuple[int, ...]:
     `shifts` maps roles to the steps by which their runs are ahead; 0 for other roles. A host run or a transfer is as
     far ahead as the least advanced of the tasks that made its inputs; a host run of data rows only, and a read, as far
     as the most advanced of their readers. Reads and host runs of carried state are not ahead. Host runs with side
-    effects all have the shift of the least advanced of them. A sync has the shift of its least advanced reader, and a
-    switch that of the next task.
+    effects all have the shift of the least advanced of them. A take is not ahead. A sync has the shift of its least
+    advanced reader, and a switch that of the next task.
     """
     tasks, makers = program.tasks, makers_read(program)
     readers = defaultdict[int, list[int]](list)
@@ -132,8 +136,10 @@ def task_shifts(program: Program, shifts: Mapping[str, int]) -> tuple[int, ...]:
                 ahead[place] = together[place]
             elif isinstance(task, Run) and task.role:
                 ahead[place] = shifts.get(task.role, 0)
-            elif (isinstance(task, Read) and task.value in carried) or (
-                isinstance(task, Run) and carried & {*task.reads}
+            elif (
+                isinstance(task, Take)
+                or (isinstance(task, Read) and task.value in carried)
+                or (isinstance(task, Run) and carried & {*task.reads})
             ):
                 ahead[place] = 0
             elif isinstance(task, Run | Transfer | Join) and read:
@@ -151,14 +157,18 @@ def task_shifts(program: Program, shifts: Mapping[str, int]) -> tuple[int, ...]:
 def copy_schedules(program: Program, ahead: Sequence[int]) -> Iterator[CopySchedule]:
     """Yield the schedule of each sync that copies weights which exist when a step begins, in the order of the tasks.
 
-    `ahead` is the result of `task_shifts`. The part of the plan's lag that the shift does not use makes syncs rarer.
+    `ahead` is the result of `task_shifts`. The part of the plan's lag that the shift, and groups that are trained on
+    later than in their own step, do not use makes syncs rarer.
     """
+    early = [placed for placed in program.plan.placed if placed.ahead]
+    steps_late = {(placed.role.rpartition(".")[0], placed.pool): placed.behind for placed in early}
     origins = {name for name, _ in program.origins}
     for place, task in enumerate(program.tasks):
         if isinstance(task, Sync) and task.value in origins:
             updates = updates_in_step(program, task.value)
-            every = max(1, task.lag // updates - ahead[place] + 1)
-            yield CopySchedule(home=task.target, ahead=ahead[place], sync_every=every, updates=updates)
+            behind = steps_late.get((task.target.param, task.target.pool), 0)
+            every = max(1, task.lag // updates - ahead[place] - behind + 1)
+            yield CopySchedule(home=task.target, ahead=ahead[place], sync_every=every, updates=updates, behind=behind)
 
 
 def updates_in_step(program: Program, param: str) -> int:

@@ -30,7 +30,8 @@ def place_nodes(
 
     Tasks come after the tasks that make their inputs. `origins` maps model parameters that another program trains to
     the homes of their weights; `where` is the plan's file, for errors. With `checked`, raises PlanError if the plan
-    places models that one node reads on different devices, or splits the rows of a node that needs all of them.
+    places models that one node reads on different devices or over different numbers of data ranks, or splits the rows
+    of a node that needs all of them.
     """
     placed = {role.role: role for role in plan.placed}
     homes, newest, placings = dict[Home, None](), dict[str, Home](), dict[tuple[str, str], tuple[Home, Role]]()

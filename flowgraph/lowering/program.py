@@ -11,6 +11,7 @@ from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.engines.table import is_server, ranks_of
 from flowgraph.language.graph import Edge, Graph, Node, NodeKind
 from flowgraph.language.values import Model, Value, VersionRange
+from flowgraph.lowering.chunk import Chunk
 
 AS_USUAL = RoleSettings()
 HOST = "host"
@@ -46,7 +47,7 @@ class Home:
     @property
     def in_flight(self) -> bool:
         """Return whether a sync to this copy does not wait for the responses that it is drawing."""
-        return self.running.contract == "in_flight"
+        return self.running.in_flight
 
     def rank_of(self, place: int) -> int:
         """Return the data rank, from 0, of the member with index `place`; members of one rank are adjacent.
@@ -65,33 +66,6 @@ arithmetic on the batch, which is not worth a task for each chunk."""
 
 Parts = tuple[str, ...]
 """Parts of a record as dotted paths; none: the whole value."""
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """One of the `of` chunks in which the groups of a step are handed out; `index` counts from 0, as they finish.
-
-    Which groups are in a chunk depends on how long their responses take; how many, only on the number of groups.
-    """
-
-    index: int
-    of: int
-
-    @property
-    def is_last(self) -> bool:
-        """Return whether all groups have finished when this chunk is handed out."""
-        return self.index == self.of - 1
-
-    def named(self, value: str) -> str:
-        """Return the name of this chunk of a value in a store.
-
-        >>> Chunk(1, 4).named("score")
-        'score 2/4'
-        """
-        return f"{value} {self}"
-
-    def __str__(self) -> str:
-        return f"{self.index + 1}/{self.of}"
 
 
 IDS_ONLY: Parts = ("#",)
@@ -120,6 +94,7 @@ class Run(_Printed):
     run; results in `sends` are also sent to other places, as these parts. If the groups of a step are handed out in
     chunks, there is a run for each `chunk`: it reads that chunk of the values in `streamed`, and makes one of its
     results. A run with a chunk and without streamed values samples: it hands out the chunk, and the last also all rows.
+    A run `by_group` samples, too: each group goes to whichever step a `Take` chooses for it when it has finished.
     """
 
     nodes: tuple[str, ...]
@@ -132,10 +107,11 @@ class Run(_Printed):
     sends: tuple[tuple[str, Parts], ...] = ()
     chunk: Chunk | None = None
     streamed: tuple[str, ...] = ()
+    by_group: bool = False
 
     @property
     def hands_out(self) -> bool:
-        """Return whether this run samples rows and hands out a chunk of them."""
+        """Return whether this run samples a chunk of rows, which other runs may read before the rest are sampled."""
         return self.chunk is not None and not self.streamed
 
     def stored(self, name: str) -> str:
@@ -189,6 +165,20 @@ class Join(_Printed):
 
 
 @dataclass(frozen=True)
+class Take(_Printed):
+    """Replace a step's rows at a place by those of as many finished groups, the ones that started first.
+
+    `value` is what a run `by_group` samples, from rows of the data parameter `prompts`, whose rows on the host are
+    replaced by the prompts of the taken groups. A group is taken at most `behind` steps after its own.
+    """
+
+    value: str
+    place: str
+    prompts: str
+    behind: int
+
+
+@dataclass(frozen=True)
 class Sync(_Printed):
     """Copy a version of a model's weights from one home to another, unless the copy there is recent enough.
 
@@ -210,7 +200,7 @@ class Switch(_Printed):
     awake: bool
 
 
-Task = Read | Run | Transfer | Join | Sync | Switch
+Task = Read | Run | Transfer | Join | Take | Sync | Switch
 
 
 def task_cells(task: Task) -> tuple[str, str, str, str]:
@@ -227,6 +217,9 @@ def task_cells(task: Task) -> tuple[str, str, str, str]:
             return "transfer", _chunked(value, task.chunk), f"{source} -> {target}", ids
         case Join(value, place, chunks, like):
             return "join", value, f"on {place}", f"{chunks} chunks, in the order of {like}"
+        case Take(value, place, _, behind):
+            steps = f"{behind} step{'' if behind == 1 else 's'} late"
+            return "take", value, f"on {place}", f"finished groups, the oldest first, at most {steps}"
         case Sync(value, old, new, at_most, lag):
             return "sync", value, f"{old} -> {new}", f"lag {lag} of at most {at_most}" if at_most else ""
         case Switch(home, awake):
@@ -258,24 +251,29 @@ Iteration = tuple[StepTask, ...]
 class CopySchedule:
     """When a copy of weights gets a new version: every `sync_every` steps, for readers `ahead` steps before the update.
 
-    `updates` is the number of updates of the model in a step.
+    `updates` is the number of updates of the model in a step. A group may be trained on `behind` steps after its own.
     """
 
     home: Home
     ahead: int = 0
     sync_every: int = 1
     updates: int = 1
+    behind: int = 0
 
     def versions(self, step: int) -> VersionRange:
-        """Return the versions that may draw the rows of step `step`: one, or up to that which trains on them."""
+        """Return the versions of weights that may sample the rows of step `step`.
+
+        This is `version(step)`; for a copy in flight, also all later ones, up to the version with which the last step
+        begins that may train on these rows.
+        """
         oldest = self.version(step)
-        newest = self.updates * step if self.home.in_flight else oldest
+        newest = self.updates * (step + self.behind) if self.home.in_flight else oldest
         return VersionRange(oldest=oldest, newest=newest)
 
     @property
     def bound(self) -> int:
-        """Return the largest lag of the copy behind the weights with which its reader's step begins, in updates."""
-        return self.updates * (self.ahead + self.sync_every - 1)
+        """Return the most updates by which weights that sample rows may be older than those trained on these rows."""
+        return self.updates * (self.ahead + self.sync_every - 1 + self.behind)
 
     def version(self, step: int) -> int:
         """Return the version that the tasks of step `step` (from 0) read, in updates since the start.
@@ -410,6 +408,8 @@ def task_reads(task: Task) -> Iterator[tuple[str, str | Home]]:
         yield task.value, task.source
     elif isinstance(task, Join):
         yield from ((name, task.place) for name in (*task.parts, task.like))
+    elif isinstance(task, Take):
+        yield from ((task.value, task.place), (task.prompts, HOST))
     elif isinstance(task, Run):
         yield from ((task.stored(name), task.place) for name in task.reads)
         if task.chunk is not None and task.hands_out and task.chunk.index:
@@ -441,3 +441,5 @@ def task_results(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, s
         yield task.value, task.target
     elif isinstance(task, Join):
         yield task.value, task.place
+    elif isinstance(task, Take):
+        yield from ((task.value, task.place), (task.prompts, HOST))

@@ -18,12 +18,12 @@ from functools import lru_cache
 
 from flowgraph.language.rows import leaf_paths
 from flowgraph.language.values import Kind, Model, Value
+from flowgraph.lowering.chunk import Chunk
 from flowgraph.lowering.pipeline_steps import pipeline_steps
 from flowgraph.lowering.program import (
     EARLY,
     HOST,
     IDS_ONLY,
-    Chunk,
     Join,
     Program,
     Run,
@@ -37,9 +37,11 @@ from flowgraph.lowering.waits import waits_for
 
 
 def stream_groups(program: Program) -> Program:
-    """Return the program in which each role with `chunks` hands out its groups in that many, to what can read them.
+    """Return the program in which other runs read the groups of a role that samples in `chunks`, as they finish.
 
-    If the plan has no such role, or nothing can read its groups early, that is the program itself.
+    For each chunk there is a run that samples it, with the runs that can read it early and their transfers; joins put
+    the results together for the other tasks. The program itself is returned if the plan has no role with more than 1
+    chunk, or if no run can read its groups early.
     """
     chunks = {placed.role: placed.chunks for placed in program.plan.placed if placed.chunks > 1}
     for source in [task for task in program.tasks if isinstance(task, Run) and task.role in chunks]:
@@ -51,7 +53,7 @@ def stream_groups(program: Program) -> Program:
 
 
 def hands_out_groups(program: Program, run: Run) -> bool:
-    """Return whether a run is one node that samples and can hand out finished groups."""
+    """Return whether a run is one node that can pass on finished groups while it samples others."""
     return len(run.nodes) == 1 and program.nodes[run.nodes[0]].op.hands_out
 
 
@@ -83,7 +85,10 @@ def waits_for_batch(program: Program, run: Run, source: Run, streamed: Container
 
 
 def chunk_source(program: Program, run: Run) -> Run | None:
-    """Return the run that samples the groups whose chunks `run` reads, or itself if it does; None if there is none."""
+    """Return the run that samples the groups whose chunk `run` reads, directly or through other runs.
+
+    `run` must have a chunk; if it samples itself, it is returned. None if no run of the program samples these groups.
+    """
     makers = {
         name: task
         for task in program.tasks
@@ -104,7 +109,10 @@ def has_rows(kind: type[Value]) -> bool:
 
 @lru_cache(maxsize=16)
 def in_one_batch(program: Program) -> Program:
-    """Return the program without chunks: sampling returns all rows at once, as recorded rows are read."""
+    """Return the program without chunks: sampling returns all rows at once, as when recorded rows are read.
+
+    Its pipeline, if it has one, is computed again from the plan. A program without joins is returned itself.
+    """
     if not any(isinstance(task, Join) for task in program.tasks):
         return program
     tasks = list[Task]()

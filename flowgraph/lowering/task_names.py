@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from flowgraph.cluster.plan import TaskKind
 from flowgraph.language.graph import Graph
-from flowgraph.lowering.program import HOST, Join, Read, Run, Switch, Sync, Task, Transfer
+from flowgraph.lowering.program import HOST, Join, Read, Run, Switch, Sync, Take, Task, Transfer
 
 HEAVIEST: tuple[TaskKind, ...] = ("update", "generate", "logprob", "score")
 """A task of several nodes has the first of these kinds that one of its nodes has."""
@@ -30,6 +30,8 @@ def task_name(task: Task) -> str:
             return f"transfer {value if task.chunk is None else task.chunk.named(value)} to {target}"
         case Join(value, place):
             return f"join {value} on {place}"
+        case Take(value, place):
+            return f"take {value} on {place}"
         case Read(value):
             return f"read {value}"
 
@@ -64,7 +66,8 @@ def task_kind(task: Task, graph: Graph | None = None) -> TaskKind:
     """Return the kind of work of a task, for forecasts and measurements: such as "update", "sync" or "host".
 
     A run that reads models has the first of the kinds "update", "generate", "logprob" and "score" that one of its nodes
-    in `graph` has. Other runs, all runs if `graph` is None, and reads are "host". A switch is "offload".
+    in `graph` has. Other runs, all runs if `graph` is None, and reads are "host". A switch is "offload"; a transfer, a
+    join and a take are "transfer".
     """
     match task:
         case Run() if task.home is not None and graph is not None:
@@ -77,20 +80,20 @@ def task_kind(task: Task, graph: Graph | None = None) -> TaskKind:
             return "offload"
         case Sync():
             return "sync"
-        case Transfer() | Join():
+        case Transfer() | Join() | Take():
             return "transfer"
         case _:
             return "host"
 
 
 def task_pool(task: Task) -> str:
-    """Return the name of the pool where a task runs, or "host"; for a sync or a transfer, the target's pool."""
+    """Return the name of the pool where a task runs, or "host"; for a sync or a transfer, the pool of its target."""
     match task:
         case Run():
             return task.place
         case Switch(home) | Sync(_, _, home):
             return home.pool
-        case Transfer(_, _, target) | Join(_, target):
+        case Transfer(_, _, target) | Join(_, target) | Take(_, target):
             return target
         case Read():
             return HOST

@@ -91,14 +91,20 @@ def carried_values(program: Program) -> dict[str, str]:
 
 
 def homes_of(task: Task) -> tuple[Home, ...]:
-    """Return the homes whose weights a task uses: source and target of a sync, the homes of a run, () for others."""
+    """Return the homes, the copies of models' weights, that a task uses.
+
+    These are the source and the target of a sync, and the homes of a run; other tasks use none.
+    """
     if isinstance(task, Sync):
         return task.source, task.target
     return tuple(home for _, home in task.homes) if isinstance(task, Run) else ()
 
 
 def homes_replaced(task: Task, program: Program) -> Iterator[Home]:
-    """Yield the home whose weights a task replaces: the target of a sync, the home of an update; none for others."""
+    """Yield the home, the copy of a model's weights, that a task replaces, if it replaces one.
+
+    It is the target of a sync, or the home of a run that returns a model, such as an update.
+    """
     if isinstance(task, Sync):
         yield task.target
     elif isinstance(task, Run) and task.home is not None:

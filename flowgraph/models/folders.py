@@ -34,8 +34,8 @@ def check_folder(folder: Path) -> None:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the content of a folder's config.json.
 
-    Raises ModelError if the folder cannot be read, or if the file is missing or is not a JSON object. If the file is
-    missing but a subfolder has one, the hint names that subfolder.
+    Raises ModelError if the folder does not exist or cannot be read, or if the file is missing or is not a JSON object.
+    If the file is missing but a folder up to two levels below has one, the hint names that folder.
     """
     if not folder.exists():
         raise ModelError.no_folder(folder)

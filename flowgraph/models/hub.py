@@ -19,8 +19,9 @@ _IGNORED = ["*/*", "consolidated*"]
 def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None) -> Path:
     """Return the folder of a hub model in the hub's cache, and download the model first if it is not complete there.
 
-    `name` is the hub id; `endpoint` is another address of the hub. `say` gets a message before a download. Raises
-    ModelError within a few seconds if the hub cannot be reached or lacks the model, and later if the download fails.
+    It is complete if it has config.json and all files of weights. `name` is the hub id; `endpoint` is another address
+    of the hub. `say` gets a message before a download. Raises ModelError within a few seconds if the hub cannot be
+    reached or lacks the model, and later if the download fails.
     """
     client = hub_client()
     try:
@@ -53,13 +54,16 @@ def config_folder(name: str, *, endpoint: str | None = None) -> Path:
 
 
 def cached_tokenizer(name: str) -> Path | None:
-    """Return the folder of a hub model's tokenizer in the hub's cache, without a download; None if it is not cached."""
+    """Return the folder in the hub's cache that has a hub model's tokenizer_config.json; None if it is not cached.
+
+    Nothing is downloaded.
+    """
     cached = hub_client().try_to_load_from_cache(name, "tokenizer_config.json")
     return Path(cached).parent if isinstance(cached, str) else None
 
 
 def reach(name: str, endpoint: str | None = None) -> None:
-    """Raise ModelError if the hub at `endpoint` (None: the default) lacks a model or does not answer within 5 s."""
+    """Raise ModelError if the hub at `endpoint` (None: the default) lacks the model, or cannot be reached in 5 s."""
     client = hub_client()
     with _reaching(name):
         try:
@@ -89,11 +93,10 @@ def fetch_data(
 ) -> list[Path]:
     """Return the paths of the files of a hub data set that `choose` selects, in its order; download missing files.
 
-    `choose` gets the names of all files and returns some of them; without the hub it gets those in the cache.
-    The
-    result is [] if `choose` selects none, or if the hub has no such `revision`. Raises ModelError if the hub lacks the
-    data set, if `name` is not a valid id, if the download fails, or if the hub cannot be reached and its cache lacks
-    the files.
+    `choose` gets the names of all files and returns some of them; if the hub cannot be reached, it gets those in the
+    cache. The result is [] if `choose` selects none of the files on the hub, or if the hub has no such `revision`.
+    Raises ModelError if the hub lacks the data set, if `name` is not a valid id, if the download fails, or if the hub
+    cannot be reached and `choose` selects no file in the cache, or the cache is incomplete.
     """
     client, asked = hub_client(), {"repo_type": "dataset", "revision": revision}
     try:

@@ -212,7 +212,10 @@ def digest(model: Model) -> str:
 
 
 def chat_tokenizer(source: ModelSource, cache: Path, say: Callable[[str], None]) -> ChatTokenizer:
-    """Return a model's chat tokenizer; a missing model is downloaded. Raises ModelError as `vocabulary` does."""
+    """Return a model's chat tokenizer; a model that is not on this machine is downloaded first, with its weights.
+
+    Raises ModelError if the download fails, or if config.json or the tokenizer cannot be used.
+    """
     if source.kind == "tiny":
         return ChatTokenizer(tiny.build(0, source.size)[1])
     return ChatTokenizer(read_tokenizer(folder_of(source, cache, say), shape(source).vocabulary)[0])
@@ -238,7 +241,7 @@ def refuse_other_tokens(
 
     `sources` has the source of each model by name. The reader may have more tokens. The error names the differing token
     with the lowest id. Models with the same name, adapters aside, are not compared; others are downloaded if missing.
-    Errors of `vocabulary` pass through.
+    Also raises ModelError if the download fails, or if config.json or a tokenizer cannot be used.
     """
     if sources[reader].base.name == sources[writer].base.name:
         return

@@ -63,7 +63,7 @@ def whole_folder(target: Path) -> Generator[Path]:
     """Yield a draft folder for the `with` block to fill; afterwards, flush it to disk and rename it to `target`.
 
     The draft is next to `target`, whose parents are created. If the block or the rename raises, the draft is deleted.
-    Raises OSError if `target` then exists and is not an empty folder.
+    Raises OSError if the draft cannot be written, or if `target` then exists and is not an empty folder.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"

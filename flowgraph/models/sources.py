@@ -71,7 +71,7 @@ class ModelSource:
         return replace(self, name=self.name.rpartition(_LORA)[0], lora=None) if self.lora is not None else self
 
     def suggest(self) -> Mapping[str, float]:
-        """Return settings that train this model well, by names such as `update.lr`; {} if none are known.
+        """Return suggested settings for training this model, by names such as `update.lr`; {} if none are known.
 
         Models with adapters get ten times the learning rate.
 
@@ -88,9 +88,9 @@ def resolve(text: str, *, cache: Path) -> ModelSource:
     """Return the source that `text` names, without reading weights or using the network.
 
     The text is `tiny` (or `tiny:hidden=64,layers=2`), `smollm2-135m` (its folder is in `cache`), a local folder (it
-    exists, starts with `.`, `/` or `~`, or has several slashes), a hub id `org/name`, or the short name of a model of
-    the table, such as `qwen3-8b`. Each may end in `+lora=RANK` or `+lora=RANK,alpha=ALPHA`: adapters are then trained
-    instead of the weights; alpha is 2 · rank by default.
+    exists, starts with `.`, `/` or `~`, ends with `/`, or has several slashes or a backslash), a hub id `org/name`, or
+    the short name of a model of the table, such as `qwen3-8b`. Each may end in `+lora=RANK` or
+    `+lora=RANK,alpha=ALPHA`: adapters are then trained instead of the weights; alpha is 2 · rank by default.
 
     Raises ModelError for any other text, for options that are unknown or out of range, and for a path that is not a
     folder.

@@ -64,14 +64,18 @@ def table() -> Mapping[str, ListedModel]:
 
 
 def listed(name: str) -> ListedModel | None:
-    """Return the table's entry for a hub id, or for another id with the same sizes, ignoring case; None if none."""
+    """Return the entry of the table that has a hub id, ignoring case; None if no entry has it.
+
+    An entry has the id of its own model, and those of other models with the same sizes.
+    """
     return _by_id().get(name.casefold(), ("", None))[1]
 
 
 def full_name(text: str) -> str | None:
     """Return the hub id that a hub id or a short name means, ignoring case; None if it is not in the table.
 
-    Dashes, underscores and spaces in short names are ignored too. A short name that fits several ids is None.
+    Dashes, underscores and spaces in short names are ignored too. A short name that fits several ids means the entry of
+    the table that has this short name; if there is none, the result is None.
 
     >>> full_name("qwen/qwen3-8b"), full_name("llama-3.1-8b-instruct"), full_name("gpt oss 120B")
     ('Qwen/Qwen3-8B', 'meta-llama/Llama-3.1-8B-Instruct', 'openai/gpt-oss-120b')

@@ -16,8 +16,9 @@ from flowgraph.language.graph import Graph, Node, Param, carried_from, rewrite
 def name_nodes(graph: Graph) -> Graph:
     """Return the graph with a unique name for every node, such as `policy.generate` or `policy.update.clipped`.
 
-    The name of a node that reads a model begins with the model's parameter. The name of a node in a loss begins with
-    the name of the node that takes the loss. A repeated name gets `#2`, `#3` and so on. Existing names are replaced.
+    The name of a node ends with its op. Before it comes the parameter of the model of the flow that the node reads, and
+    for a node in a loss first the name of the node that takes the loss: `policy.update.ref.logprobs`. A repeated name
+    gets `#2`, `#3` and so on. Existing names are replaced.
     """
     names, uses = dict[int, str](), Counter[str]()
 

@@ -26,11 +26,13 @@ EXTRAS = ".extras"  # after the name of a column: what else is known of its rows
 def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
     """Return a value with real data as an Arrow table, with one column for each part of a record.
 
-    Token columns [B, T] become lists that are cut to each row's length; columns of an inner table are named
-    `part.column`. For a token value that is not a record, `lengths` [B] are the lengths of its rows in tokens; None
-    keeps all T. Scalars are stored as JSON in the schema's metadata, and extras in a column `part.extras`. `from_table`
-    returns the same data to the last bit, but bfloat16 as float32, and no measures or extras. Raises LawError for a
-    scalar that JSON lacks.
+    Token columns [B, T] become lists that are cut to the lengths of their rows, in tokens: those of their record or of
+    the nearest record around it, or else `lengths` [B]; without either, all T are kept. Columns of an inner table are
+    named `part.column`. Scalars are stored as JSON in the schema's metadata, and extras in a column `part.extras`.
+
+    `from_table` returns the same data to the last bit, with these exceptions: bfloat16 becomes float32; tokens that
+    were cut off become zeros, or their columns narrower where no row is as long; Arrow arrays of numbers without nulls
+    become tensors; measures and extras are lost. Raises LawError for a scalar that JSON lacks.
     """
     import numpy as np
     import pyarrow as pa
@@ -98,7 +100,7 @@ def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] 
 
 
 def select(table: pa.Table, parts: Sequence[str]) -> pa.Table:
-    """Return the columns of a table that belong to `parts` (dotted paths), and the columns that identify rows.
+    """Return a table with only the columns that belong to `parts` (dotted paths) or that identify rows.
 
     The path of a nested record selects all columns below it. Columns that identify rows have names that begin with `#`.
     """
@@ -165,7 +167,10 @@ def _is_number(kind: Any) -> bool:
 
 
 def write_rows(table: pa.Table, path: Path) -> None:
-    """Write a table in Arrow's file format; `read_rows` reads it. Raises OSError, for example without the folder."""
+    """Write a table in Arrow's file format, which `read_rows` reads; an existing file is replaced.
+
+    Raises OSError if the file cannot be written, for example because its folder does not exist.
+    """
     import pyarrow as pa
 
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
@@ -173,7 +178,7 @@ def write_rows(table: pa.Table, path: Path) -> None:
 
 
 def read_rows(path: Path) -> pa.Table:
-    """Return the table that `write_rows` wrote. Raises DataError for any other file."""
+    """Return the table that `write_rows` wrote. Raises DataError if the file cannot be read or is not such a table."""
     import pyarrow as pa
 
     try:
@@ -187,8 +192,8 @@ def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
     """Write the table of a value that a run carries to its next step as a JSON file, without loss.
 
     The file has the Arrow schema in base64, and the columns; `read_carried` reads it. `tables` must contain exactly one
-    table, or ValueError is raised; it is a sequence because `Places.apply` passes one. Parent folders are created.
-    Raises OSError if writing fails.
+    table, or ValueError is raised; it is a sequence because `Places.apply` passes one. Parent folders are created, and
+    an existing file is replaced. Raises OSError if writing fails.
     """
     (table,) = tables
     schema = base64.b64encode(table.schema.serialize().to_pybytes()).decode()
@@ -197,7 +202,10 @@ def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
 
 
 def read_carried(kind: type[Value], path: Path) -> Value:
-    """Return the value of type `kind` that `write_carried` wrote to `path`. Raises DataError for any other file."""
+    """Return the value of type `kind` that `write_carried` wrote to `path`.
+
+    Raises DataError if the file cannot be read, or does not contain such a value.
+    """
     import pyarrow as pa
 
     try:

@@ -18,16 +18,16 @@ from flowgraph.runtime.record.checkpoint import Saver
 
 @dataclass(frozen=True)
 class HeldOutCheck:
-    """A program that runs on held-out data before the first step, every `every` steps (0: never), and at the end.
+    """A program that runs on held-out data before every `every` steps and at the end; never, if `every` is 0.
 
-    In every check except the last, `during` runs instead of `program` if it is not None; it lets copies of weights lag
-    as far as a step does. `grade` computes more metrics, by name, from the tables of the results named in `graded`.
+    The last check runs `program`, which syncs copies of weights. The others run `during`, which lets copies lag as far
+    as a step does. `grade` computes more metrics, by name, from the tables of the results named in `graded`.
     """
 
     program: Program
     sources: Mapping[str, RowSource]
     every: int
-    during: Program | None = None
+    during: Program
     graded: tuple[str, ...] = ()
     grade: Callable[[Sequence[Any]], Mapping[str, float]] | None = None
 
@@ -77,12 +77,14 @@ def train(
 ) -> int:
     """Run the steps of a job from step `start`, and return the number of completed steps, earlier ones included.
 
-    `listeners` are notified after each step and each check of held-out data. A check runs before every
-    `job.check.every` steps, and after the last step unless the run ended early. `stop` is called before each step; if
-    it returns True, the run ends early. `saver` writes checkpoints, each before a check that follows the same step: a
-    check updates copies of weights, and a resumed run repeats it. The saver is notified of a check before the
-    listeners, so that a checkpoint of the best weights does not contain the records of this check. If steps overlap, a
-    run ends, and a checkpoint is written, only after a step from which `executor` can continue.
+    `listeners` are notified after each step and each check of held-out data. A check, unless `job.check.every` is 0,
+    runs before each step whose number is a multiple of it, and after the last step unless the run ended early. `stop`
+    is called before each step; if it returns True, the run ends early. `saver` writes checkpoints, each before a check
+    that follows the same step: a check updates copies of weights, and a resumed run repeats it. The saver is notified
+    of a check before the listeners, so that a checkpoint of the best weights does not contain the records of this
+    check. If steps overlap, a run ends, and a checkpoint is written, only after a step from which `executor` can
+    continue. Errors of steps, checks, listeners and the saver are raised; a FlowError of a check gets a note with the
+    step.
     """
     check = job.check if job.check is not None and job.check.every else None
     steps_done = job.steps
@@ -92,8 +94,7 @@ def train(
             steps_done = step
             break
         if check is not None and step % check.every == 0:
-            during = check.during or check.program
-            _check(check, during, executor, Key(job.seed, step), listeners, saver if resumable else None)
+            _check(check, check.during, executor, Key(job.seed, step), listeners, saver if resumable else None)
         began = time.perf_counter()
         result = executor.run(job.program, job.sources, Key(job.seed, step), job.steps)
         for listener in listeners:

@@ -82,10 +82,11 @@ def host(
 ) -> tuple[dict[Home, Handle], LoadedModels]:
     """Load each model once; return a handle for each home, and the name, digest and notes of each loaded model.
 
-    Each home gets a separate copy of the weights on the torch `device`, with one exception: if `shares_base_weights`, a
-    frozen model has no copy, and its handle reads a trained model with the adapters off. `trained` are the homes whose
-    weights an update changes. `ranks` are the ranks that share each home; if it is None, the engine `local` hosts each
-    home whole. `say` receives messages about loading. Raises ModelError as `models.loading.load` does.
+    A home is the place of one copy of a model's weights. Each home gets a separate copy on the torch `device`, with one
+    exception: if `shares_base_weights`, a frozen model has no copy, and its handle reads a trained model with the
+    adapters off. `trained` are the homes whose weights an update changes. `ranks` are the ranks that share each home;
+    if it is None, the engine `local` hosts each home whole. `say` receives messages about loading. Names, digests and
+    notes are by parameter. Raises ModelError as `models.loading.load` does.
     """
     moving = {home.param for home in trained}
     lenders = {

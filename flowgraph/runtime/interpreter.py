@@ -18,7 +18,7 @@ from flowgraph.errors import DataError, LawError
 from flowgraph.files.untrusted import json_as, read_bytes
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Measure, Model, Value, VersionRange
+from flowgraph.language.values import Measure, Model, VersionRange
 from flowgraph.lowering.pipeline_steps import iteration, updates_in_step
 from flowgraph.lowering.program import (
     HOST,
@@ -30,6 +30,7 @@ from flowgraph.lowering.program import (
     Run,
     Switch,
     Sync,
+    Take,
     Task,
     Transfer,
     results_given,
@@ -39,12 +40,23 @@ from flowgraph.lowering.program import (
 )
 from flowgraph.lowering.project_columns import value_types
 from flowgraph.lowering.stream_groups import in_one_batch
+from flowgraph.lowering.take_groups import without_takes
 from flowgraph.lowering.waits import carried_values
 from flowgraph.runtime.batch import read_carried, write_carried
+from flowgraph.runtime.finished_groups import (
+    GroupPool,
+    TakenGroup,
+    TakenRows,
+    age_in,
+    picks_of,
+    prompts_of,
+    taken_measures,
+)
+from flowgraph.runtime.group_order import GroupOrder
 from flowgraph.runtime.measure.pool_times import PoolTimes
-from flowgraph.runtime.places import Item, Places, RowSource
+from flowgraph.runtime.places import Item, Places, RowSource, StartState
 from flowgraph.runtime.token_versions import staleness_of
-from flowgraph.runtime.window import BegunStep, load_window, save_window
+from flowgraph.runtime.window import BegunStep, load_groups, load_window, save_window
 
 LOST = -(2**62)
 """The version of a copy of weights that is missing or unknown: older than any real one."""
@@ -65,24 +77,17 @@ class WeightVersions(BaseModel):
 
 
 @dataclass(frozen=True)
-class StartState:
-    """The initial value of carried state, which is read until a step has replaced it."""
-
-    value: Value
-
-    def batch(self, step: int) -> Value:
-        """Return the initial value, for any step."""
-        return self.value
-
-
-@dataclass(frozen=True)
 class StepResult:
-    """The results of one step: items by name, and the observations; `pools` has times of each pool if steps overlap."""
+    """The results of one step: items by name, and the observations; `pools` has times of each pool if steps overlap.
+
+    `groups` are those that the step trained on, if it took those that had finished.
+    """
 
     items: Mapping[str, Item]
     observed: Observations
     places: Places
     pools: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    groups: Sequence[TakenGroup] = ()
 
     def apply(self, function: Callable[..., Any], names: Sequence[str], *rest: Any) -> Callable[[], Any]:
         """Call a function on the tables of the results called `names`, as `Places.apply` does."""
@@ -93,7 +98,8 @@ class StepResult:
 class Executor:
     """Executes programs at places, and carries state from step to step: versions of weights, and other values.
 
-    `versions` are the versions of copies; a copy that is not in it has version 0, the version that was loaded.
+    `versions` are the versions of copies; a copy that is not in it has version 0, the version that was loaded. `groups`
+    are those that have started and are not trained on yet, if steps take groups as they finish.
     """
 
     places: Places
@@ -103,6 +109,7 @@ class Executor:
     begun: dict[int, _Step] = field(default_factory=dict[int, "_Step"])
     window: dict[int, BegunStep] = field(default_factory=dict[int, BegunStep])
     pool_times: PoolTimes = field(default_factory=PoolTimes)
+    groups: GroupPool = field(default_factory=lambda: GroupPool(GroupOrder()))
 
     def run(self, program: Program, sources: Mapping[str, RowSource], key: Key, steps: int | None = None) -> StepResult:
         """Execute one step of a program and return its results, except those that stay inside their task.
@@ -114,16 +121,16 @@ class Executor:
         weights that another version has replaced, or if overlapping steps start neither at step 0 nor from a
         checkpoint.
         """
-        if any(
-            {*sources} & {*task.nodes} for task in program.tasks if isinstance(task, Run) and task.chunk is not None
-        ):
-            program = in_one_batch(program)  # recorded rows are all there
+        recorded = [task for task in program.tasks if isinstance(task, Run) and {*sources} & {*task.nodes}]
+        if any(task.chunk is not None or task.by_group for task in recorded):
+            program = without_takes(in_one_batch(program))  # recorded rows are all there
         if program.pipeline is None:
             self.places.work_for(None)
             step = _Step(self, program, sources, key)
-            for task in program.tasks:
-                step.execute(task)
-            step.observe(self.places.finish())
+            with self.pool_times.left_out():  # a check between steps that overlap
+                for task in program.tasks:
+                    step.execute(task)
+                step.observe(self.places.finish())
         else:
             fills = key.step not in self.begun and key.step not in self.window
             if fills and key.step:
@@ -134,9 +141,8 @@ class Executor:
             step = self.begun.pop(key.step)
             step.observe(self.places.finish(step))
             self.places.work_for(None)
-        for node, updates in step.staleness.items():
-            names = ("staleness", "staleness_worst")  # the mean over tokens, and the most: one version draws them all
-            step.observed.add(node, [Measure(name, total=updates, count=1) for name in names])
+        for node, updates in step.staleness.items():  # the mean over tokens, and the most: one version draws them all
+            step.observed.add(node, [Measure(f"staleness{most}", total=updates, count=1) for most in ("", "_worst")])
         for node, measures in staleness_of(step.observed).items():
             step.observed.add(node, measures)
         carries = {i: name for name, i in program.graph.carries().items()}
@@ -146,7 +152,9 @@ class Executor:
                 if i in carries:
                     self.carried[carries[i]] = item
         pools = {} if program.pipeline is None else self.pool_times.of_step(program, step.observed.measured)
-        return StepResult(step.results, step.observed, self.places, pools)
+        replayed = next((source for source in sources.values() if isinstance(source, TakenRows)), None)
+        trained_on = step.groups if replayed is None else replayed.groups[key.step]
+        return StepResult(step.results, step.observed, self.places, pools=pools, groups=trained_on)
 
     def execute(self, program: Program, sources: Mapping[str, RowSource], key: Key, task: Task) -> None:
         """Execute one task of step `key.step` of a program whose steps overlap; tasks of other steps may be under way.
@@ -203,6 +211,13 @@ class Executor:
         steps that have begun. Copies on engines that only sample are left out, because these engines cannot return
         weights. Homes are woken to be saved, and others of their pools put to sleep.
         """
+        for step in self.begun.values():
+            step.observe(self.places.finish(step))
+        self.groups.receive_all(self.places)
+        with self.pool_times.left_out():
+            self._write_state(program, folder)
+
+    def _write_state(self, program: Program, folder: Path) -> None:
         trained = _trained(program)
         for param, home in trained.items():
             self._wake(program, home)
@@ -220,19 +235,16 @@ class Executor:
         copy_versions = [(copy_name(home), self.versions.get(home, 0)) for home in lagging]
         versions = WeightVersions(models=newest, copies=copy_versions)
         (folder / VERSIONS).write_text(versions.model_dump_json(indent=1), "utf-8")
-        for step in self.begun.values():
-            step.observe(self.places.finish(step))
         begun = self.window | {number: step.so_far() for number, step in self.begun.items()}
-        save_window(self.places, program, begun, folder)
+        save_window(self.places, program, begun, folder, self.groups)
         self.places.finish()
 
     def load_state(self, program: Program, folder: Path) -> None:
         """Load the state that `save_state` wrote, possibly under another plan.
 
         A lagging copy that was not saved or is placed differently gets the newest weights. Raises DataError if the
-        folder lacks `versions.json` or the version of a trained model, or if a carried value cannot be read. Raises the
-        errors of `load_window`, and those of the handles' `load_state`: DataError for files of weights that cannot be
-        read, and LawError for another model's state. After an error, a part of the state may be loaded.
+        version of a trained model is missing, or if a carried value or a file of weights cannot be read, LawError for
+        another model's state, and the errors of `load_window`. After an error, part of the state may be loaded.
         """
         trained = _trained(program)
         try:
@@ -265,6 +277,7 @@ class Executor:
                 self.carried[parameter.name] = self.places.read(StartState(read_carried(parameter.type, path)), 0)
         self.begun.clear()
         self.window = load_window(self.places, program, folder)
+        load_groups(self.places, program, folder, self.groups)
         self.places.finish()
 
 
@@ -292,6 +305,7 @@ class _Step:
         self._executor, self._program, self._sources, self._key = executor, program, sources, key
         self._places, self._versions = executor.places, executor.versions
         self.results, self.staleness, self.observed = dict[str, Item](), dict[str, int](), Observations()
+        self.groups = list[TakenGroup]()
         self._stores: dict[str | Home, dict[str, Item]] = {HOST: {}}
         self._carried = dict[str, str]()
         for name, home in program.origins:
@@ -303,9 +317,7 @@ class _Step:
         for home in program.homes:
             if home.param in program.frozen:
                 self._put(home, home.param, self._versions.setdefault(home, 0))
-
         self._whole = {*value_types(program.graph)}  # a chunk is joined in the iteration that hands it out
-
         if begun is not None:
             for (place, name), item in begun.stores.items():
                 self._put(place, name, item)
@@ -352,6 +364,8 @@ class _Step:
                 joined = self._places.join(task, chunks, self.get(place, like, task))
                 self._put(place, value, joined)
                 self.results[value] = joined
+            case Take():
+                self._take(task)
             case Sync(value, source, target) if (copy := self._schedule(task)) is not None:
                 version, newest = copy.version(self._key.step), self._versions.get(source, 0)
                 if self._versions.get(target, 0) != version:
@@ -397,6 +411,11 @@ class _Step:
                 elif copy is not None:
                     newest = self._key.step * updates_in_step(self._program, name)
                     self.staleness |= dict.fromkeys(rest.nodes, newest - versions[name])
+            if rest.by_group:
+                prompts = prompts_of(self._sources[rest.reads[0]], self._key.step)
+                self._executor.groups.order.start(self._key.step, prompts)
+                self._places.sample(self._program.graph, rest, items, {**versions, **ranges}, self._key)
+                return
             do = self._places.draw if rest.hands_out else self._places.run
             results |= do(self._program.graph, rest, items, {**versions, **ranges}, self._key)
             for name, kind in results_given(rest, nodes):
@@ -406,3 +425,26 @@ class _Step:
         for name, item in results.items():
             self._put(task.place, name if task.chunk is None or rest.hands_out else task.chunk.named(name), item)
         self.results |= {} if task.streamed else {name: item for name, item in results.items() if name in self._whole}
+
+    def _take(self, task: Take) -> None:
+        """Wait for the groups that this step trains on, and store their rows and prompts instead of the step's own."""
+        step, groups, pipeline = self._key.step, self._executor.groups, self._program.pipeline
+        home = next(run.home for run in self._program.tasks if isinstance(run, Run) and run.by_group)
+        copy = pipeline.schedule(home) if pipeline is not None and home is not None else None
+        assert copy is not None, "a role that samples by group works ahead, on a copy that has a schedule"
+        groups.order.behind = copy.behind
+        finished, awaited = groups.take(step, self._places)
+        newest = copy.updates * step
+        allowed = VersionRange(oldest=max(0, newest - copy.bound), newest=newest)
+        for group in finished:
+            self.groups.append(age_in(step, group, copy.versions(group.name.step), allowed, task.value))
+            self.observed.merge(group.observed)
+        names = [group.name for group in finished]
+        self.observed.add(task.value, taken_measures(step, names, awaited))
+        kind = value_types(self._program.graph)[task.value]
+        self.results[task.value] = self._places.pick(
+            [group.item for group in finished], picks_of(names), kind, task.value
+        )
+        self._put(task.place, task.value, self.results[task.value])
+        prompts = TakenRows(self._sources[task.prompts], {step: self.groups}).batch(step)
+        self._put(HOST, task.prompts, self._places.read(StartState(prompts), step))

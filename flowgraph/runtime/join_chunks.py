@@ -39,10 +39,11 @@ class _TokenTerm(Value):
 
 
 def order_of(ids: Mapping[str, NDArray[Any]], like: Mapping[str, NDArray[Any]], name: str, order: str) -> NDArray[Any]:
-    """Return, for each row of `like`, the index of the row with the same ids: [B] int64.
+    """Return, for each row of `like`, the index in `ids` of the row with the same ids: [B] int64.
 
-    `ids` and `like` have columns of ids by name (`row_identity.IDS`); they are those of the values `name` and `order`,
-    for errors. Raises LawError if the rows are not the same, or two of them have the same ids.
+    `ids` and `like` have columns of ids by name (`row_identity.IDS`); only columns that both have are compared. They
+    are the ids of the values `name` and `order`, for errors. Raises LawError if the chunks do not have the rows of the
+    order, or if two rows have the same ids.
     """
     import numpy as np
 
@@ -65,8 +66,9 @@ def joined_value(
 ) -> tuple[StoredValue, Observations]:
     """Return a value with the rows of all chunks in the order of the rows of `like`, the value named `order`.
 
-    Also returned are the metrics of the whole batch whose terms the chunks have. Raises LawError if the rows are not
-    the same, or a scalar of one chunk differs from that of another.
+    Also returned are the metrics of the whole batch whose terms the chunks have. Chunks without rows are ignored.
+    Raises LawError if no chunk has rows, if the chunks do not have the rows of the order, or if a scalar of one chunk
+    differs from that of another.
     """
     import numpy as np
     import torch
@@ -92,9 +94,10 @@ def _term(rows: Tensor) -> Value:
 
 
 def stacked(values: Sequence[V], name: str) -> V:
-    """Return one value with the rows of `values`, at least one, one after another; token columns get equal widths.
+    """Return one value with the rows of all `values`, in their order; there must be at least one value.
 
-    `name` is the value's name in errors. Raises LawError if scalars differ.
+    Token columns are padded with zeros to the width of the widest. `name` is the value's name in errors. Raises
+    LawError if scalars differ.
     """
     import pyarrow as pa
     import torch
@@ -125,7 +128,11 @@ def stacked(values: Sequence[V], name: str) -> V:
 
 
 def with_terms(table: pa.Table, terms: Terms) -> pa.Table:
-    """Return a table of a chunk with a column for each of `terms`; `joined_table` adds them up. The table has ids."""
+    """Return the table of a chunk with a column appended for each of `terms`; `joined_table` adds up these columns.
+
+    `terms` are measures by (node, metric). If a measure has a term for each group, each row gets that of its group, and
+    the table must have the column `#group`.
+    """
     import numpy as np
 
     for (node, metric), measure in terms.items():
@@ -145,8 +152,8 @@ def joined_table(
     """Return a table with the rows of all chunks, each the tables of its ranks, in the order of the rows of `like`.
 
     `like` has the tables, from ranks, of the value named `order`; only its ids are read. Also returned are the metrics
-    of the whole batch whose terms the chunks have. Raises LawError if the rows are not the same, or a scalar of one
-    chunk differs from that of another.
+    of the whole batch whose terms the chunks have. Chunks without rows are ignored. Raises LawError if no chunk has
+    rows, if the chunks do not have the rows of the order, or if a scalar of one chunk differs from that of another.
     """
     import numpy as np
     import pyarrow as pa

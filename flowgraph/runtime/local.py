@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.engines.table import is_server
+from flowgraph.errors import LawError
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Record, Value
 from flowgraph.lowering.program import IDS_ONLY, Home, Join, Parts, Run, Switch, Sync, Transfer, results_given
 from flowgraph.runtime.batch import from_table, read_rows, select, to_table, write_rows
+from flowgraph.runtime.finished_groups import FinishedGroup, Pick, picked
 from flowgraph.runtime.hosting import ModelSetup, stream_full_weights
 from flowgraph.runtime.join_chunks import joined_value
 from flowgraph.runtime.measure.measured_task import Measures
@@ -53,7 +55,8 @@ class InProcess:
     ) -> Mapping[str, StoredValue]:
         """Run the nodes of a task in this process and return their results by name, without models.
 
-        The arguments are those of `Places.run`; the errors, those of `DeviceWorker.run`.
+        A task on a chunk without groups is not run, and its results have no rows. The arguments are those of
+        `Places.run`; the errors, those of `DeviceWorker.run`.
         """
         if any(not len(items[name]) for name in task.streamed):
             nodes = {node.name: node for node in graph.nodes}
@@ -65,7 +68,8 @@ class InProcess:
     ) -> Mapping[str, StoredValue]:
         """Return the next chunk of what a task samples, and with the last chunk all rows, by name.
 
-        The first chunk samples all rows; the others hand out what finished then.
+        The call for the first chunk samples all rows; later calls return the other chunks of these rows. A chunk
+        without groups has no rows.
         """
         (node,), chunk = task.nodes, task.chunk
         assert chunk is not None, "a task that draws hands out a chunk"
@@ -97,8 +101,27 @@ class InProcess:
         self.observe(self._step, results.observed)
         return results
 
+    def sample(
+        self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: ReadVersions, key: Key
+    ) -> None:
+        """Raise LawError: nothing finishes while other tasks of this process run."""
+        raise LawError("groups are taken as they finish only where places work side by side")
+
+    def finished(self, *, wait: bool = True) -> FinishedGroup | None:
+        """Raise LawError, as `sample` does."""
+        raise LawError("no group is being sampled")
+
+    def pick(self, items: Sequence[StoredValue], picks: Sequence[Pick], kind: type[Value], name: str) -> StoredValue:
+        """Return one value with the picked rows of each item, in order. Raises LawError if their scalars differ."""
+        return picked(items, picks, name)
+
     def join(self, task: Join, chunks: Sequence[StoredValue], like: StoredValue) -> StoredValue:
-        """Return the rows of all chunks in the order of `like`. Raises LawError if the rows are not the same."""
+        """Return a value with the rows of all chunks, in the order in which `like` has these rows.
+
+        Metrics whose terms the chunks have are computed for the whole batch, and added to what `finish` returns for the
+        current step. Raises LawError if no chunk has rows, if the chunks and `like` do not have rows with the same ids,
+        if two rows have the same ids, or if a scalar differs between chunks.
+        """
         with self.measures.of(task):
             joined, observed = joined_value(chunks, like, task.value, task.like)
         self._observed.setdefault(self._step, Observations()).merge(observed)
@@ -116,7 +139,10 @@ class InProcess:
             observed.seconds[node] = observed.seconds.get(node, 0.0) + seconds
 
     def transfer(self, task: Transfer, item: StoredValue) -> StoredValue:
-        """Return the value, or the parts of it that the task transfers, after a conversion to a table and back."""
+        """Return the value, or the parts of it that the task transfers, after a conversion to a table and back.
+
+        A chunk without groups is returned as it is, and so is a value that is not a record if only ids are transferred.
+        """
         if item is NO_ROWS or (task.parts == IDS_ONLY and not isinstance(item.value, Record)):
             return item
         table = select(to_table(item.value), task.parts) if task.parts else to_table(item.value)
@@ -141,18 +167,25 @@ class InProcess:
             self._step = step
 
     def finish(self, step: object = None) -> Observations:
-        """Return the observations of `step` (None: of work for no step) since the last call; no work is under way."""
+        """Return the observations of `step` since the last call, or, for None, of work that belongs to no step.
+
+        Nothing has to be waited for: each call of these places has done its work when it returns.
+        """
         observed = self._observed.pop(step, Observations())
         if step is self._step:
             observed.measured += self.measures.drained()
         return observed
 
     def keep(self, item: StoredValue, path: Path) -> None:
-        """Write a value, with the ids of its rows, to a file."""
+        """Write a value, with the ids of its rows, to a file; an existing file is replaced."""
         write_rows(with_ids(to_table(item.value), item.ids), path)
 
     def kept(self, kind: type[Value], path: Path, parts: Parts) -> StoredValue:
-        """Return the value that `keep` wrote, with row ids; only `parts` if any. Raises DataError for another file."""
+        """Return the value that `keep` wrote, with the ids of its rows.
+
+        Of a record, only `parts` are read, unless they are empty. Raises DataError if the file cannot be read or lacks
+        a part of the value.
+        """
         table = read_rows(path)
         return StoredValue(from_table(kind, table, str(path), parts), ids_in(table))
 

@@ -199,10 +199,10 @@ def trackers(text: str) -> tuple[str, ...]:
 
 
 class Logger:
-    """A listener that sends declared metrics to trackers by step, named `node/metric`; a context manager.
+    """A listener that sends metrics of steps and checks to trackers, named `node/metric`; a context manager.
 
-    `opening` has, by tracker, the function that opens it when the block is entered; `graphs` declare the metrics. A
-    tracker that raises is reported once with `say` and then dropped.
+    `opening` has, by tracker, the function that opens it when the block is entered. Of a step, only metrics that
+    `graphs` declare are sent. A tracker that raises is reported once with `say` and then dropped.
     """
 
     def __init__(
@@ -263,9 +263,11 @@ def metric_logger(
 ) -> Logger:
     """Return a listener of a run that sends its metrics to experiment trackers; use it as a context manager.
 
-    `names` are keys of `TRACKERS`, such as "wandb". Only metrics that nodes of `graphs` declare are sent. Trackers name
-    the run after its folder `run`, which stores its id in `tracked_as.txt`. `first_step` is the first step of a resumed
-    run, else 0. A tracker that cannot be opened or that raises is reported once with `say`, and not used again.
+    `names` are keys of `TRACKERS`, such as "wandb". Of a step, only metrics that nodes of `graphs` declare are sent; of
+    a check of held-out data, all metrics. Numbers that are not finite are left out. Trackers name the run after its
+    folder `run`; unless `names` is empty, the run's id is stored there in `tracked_as.txt`. `first_step` is the first
+    step of a resumed run, else 0. A tracker that cannot be opened or that raises is reported once with `say`, and not
+    used again.
     """
     opening = {name: TRACKERS[name] for name in names}
     tracked = TrackedRun.of(run, first_step) if opening else TrackedRun(run, run.name, "", first_step)
@@ -273,7 +275,9 @@ def metric_logger(
 
 
 def tracker_metric_name(name: str) -> str:
-    """Return the name of a metric for trackers, with a slash before its last part, by which trackers group metrics.
+    """Return the name of a metric for trackers: its last dot becomes a slash, by which trackers group metrics.
+
+    A name without a dot is not changed.
 
     >>> tracker_metric_name("policy.update.loss")
     'policy.update/loss'

@@ -42,8 +42,10 @@ class StoredValue:
     def of(cls, value: Value, inputs: Sequence[StoredValue] = ()) -> StoredValue:
         """Return a node's result with the ids of its rows: those in `value`, or else those of one of `inputs`.
 
-        Among inputs with the same number of rows, the one with the most kinds of ids is used: responses before prompts.
-        The ids are empty without such an input, and for a value without rows.
+        If `value` has no group ids, only inputs with as many rows are considered. Of the inputs with ids, the one with
+        the most kinds of ids is used: responses before prompts. If it has the positions of its rows in the batch that
+        was split (`#place`), the result has positions too. The ids are empty if neither has any, and for a value
+        without rows.
         """
         counts = [len(leaf.data) for leaf in leaves([value]) if leaf.kind in (Kind.ROW, Kind.TOKEN)]
         value_ids = ids_of(value) if counts else {}
@@ -67,7 +69,7 @@ def ids_of(value: Value) -> dict[str, NDArray[Any]]:
 
 
 def with_ids(table: pa.Table, ids: Mapping[str, NDArray[Any]]) -> pa.Table:
-    """Return a table with columns of the ids of its rows added."""
+    """Return a table with the ids of its rows appended as columns; `ids` has them by the columns' names."""
     for name, column in ids.items():
         table = table.append_column(name, [column])
     return table
@@ -140,8 +142,9 @@ def _in_order_of(name: str, stored: StoredValue, leader_name: str, leader: Store
 def lengths_for(value: Value, inputs: Sequence[StoredValue]) -> Any:
     """Return lengths [B], in tokens, from one of `inputs` that fit the rows of a token value; None if none fit.
 
-    Lengths do not fit if their maximum is not the width of the value, or if they would cut off anything but zeros. The
-    inputs are those of the node that computed the value; the first that fits is used.
+    Lengths fit if there is one for each row, their maximum is the width of the value, and they would cut off nothing
+    but zeros. The inputs are those of the node that computed the value; the first that fits is used. For a value
+    without tokens, the first lengths of any input are returned.
     """
     import torch
 
@@ -160,9 +163,9 @@ def rows_of_rank(table: pa.Table, rank: int, count: int, name: str, shares: Shar
     """Return the rows of a table that belong to rank `rank` of `count` ranks, with their positions in the batch.
 
     Groups are not split: `shares` assigns each group to a rank; if it is None, groups are divided evenly, in order of
-    their numbers. Only the ids of groups matter, so values of the same rows are split alike in any order. For one rank
-    or a scalar, the table itself is returned. `name` is the value's name in errors. Raises LawError for rows without
-    ids.
+    their numbers. Only the ids of groups matter, so values of the same rows are split alike in any order. For one rank,
+    or a table without columns (a scalar), the table itself is returned. `name` is the value's name in errors. Raises
+    LawError if the table has columns but no group ids.
     """
     import numpy as np
 
@@ -181,8 +184,9 @@ def rows_of_rank(table: pa.Table, rank: int, count: int, name: str, shares: Shar
 def join_shards(tables: Sequence[pa.Table], name: str) -> pa.Table:
     """Return one table with the rows of the tables of all ranks, in the order of the batch that was split.
 
-    `name` is the value's name in errors. Raises LawError if ranks return different scalars: such scalars would depend
-    on how the batch was split.
+    The column `#place` has this order, and is removed; without it, the rows are in the order of the tables, and a
+    single table stays in its order. `name` is the value's name in errors. Raises LawError if ranks return different
+    scalars: such scalars would depend on how the batch was split.
     """
     import numpy as np
     import pyarrow as pa
@@ -223,9 +227,10 @@ class Shares:
     ranks: NDArray[Any]
 
     def of(self, groups: NDArray[Any], rank: int, count: int) -> NDArray[Any]:
-        """Return those groups that belong to rank `rank` of `count` ranks.
+        """Return the groups of rank `rank` of `count` ranks.
 
-        These are the rank's assigned groups, and its even part of those in `groups` [R] without a rank.
+        They are all groups that are assigned to this rank, in `groups` or not, and its even part of those groups in
+        `groups` that are assigned to no rank.
         """
         import numpy as np
 

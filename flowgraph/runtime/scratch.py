@@ -80,7 +80,8 @@ def note_ray(folder: Path, session: str) -> None:
 def sweep() -> list[Path]:
     """Remove the scratch folders of this user's ended processes, and return the removed folders.
 
-    Processes that are registered in these folders are killed first, if they belong to this boot of the machine.
+    Processes that are registered in these folders are killed first, if they belong to this boot of the machine and to
+    this container. A folder that could not be removed completely is not returned.
     """
     removed = list[Path]()
     for path in _abandoned():

@@ -96,9 +96,11 @@ class Servers:
         return server.door
 
     def handle(self, home: Home, doors: Sequence[Any], *, shared: bool = False) -> Handle:
-        """Return a handle that sends requests to all servers of a home; `doors` are their addresses and keys.
+        """Return a handle that sends requests to all servers of a home, the replicas of one copy of a model.
 
-        `shared` means that the servers are on the device of this process.
+        `doors` are the servers' addresses and keys, as `start` returns them; `shared` means that the servers are on the
+        device of this process. The model is loaded, for its tokenizer, if this process has not loaded it; this may
+        raise ModelError.
         """
         handle: Any = engine_of(home).handle(
             home,
@@ -116,7 +118,8 @@ class Servers:
     def open(self, home: Home, device: str) -> Handle:
         """Start every replica of a home on this machine, and return one handle that sends requests to all of them.
 
-        `device` is the torch device type. Raises the errors of `start`.
+        `device` is the torch device type. Raises the errors of `start`; servers that have started then run until
+        `close`.
         """
         doors = [self.start(place) for place in server_places(home, device).values()]
         return self.handle(home, doors, shared=device != "cpu")

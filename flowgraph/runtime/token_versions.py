@@ -18,11 +18,15 @@ AGED = "drawn by weights of this age: "
 
 
 def check_token_versions(node: str, value: Value, allowed: VersionRange, step: int) -> Iterator[Measure]:
-    """Yield the measures of the versions that drew the tokens of a result; none for a result without versions.
+    """Check which weight versions sampled the tokens of a node's result, and yield measures of them.
 
-    They are tokens by age in updates (named `AGED`), spans of one version in a row, and the share of rows with more
-    than one version. `allowed` are the versions that may draw the rows of step `step`. Raises LawError for a token of
-    another version; tokens that the record's mask leaves out are not looked at.
+    The measures are the number of tokens of each age (named `AGED` and the age), where age is the number of updates
+    before `allowed.newest`; `spans`, the mean number of stretches of tokens of one version in a row; and `mixed`, the
+    share of rows with more than one version. Tokens that the record's mask leaves out are ignored, and so are rows
+    without other tokens. A value that is not a record, or lacks versions or a mask, has no measures.
+
+    `allowed` are the versions that may sample the rows of step `step`. Raises LawError for a token of another version,
+    possibly after some measures have been yielded.
     """
     parts = value.parts if isinstance(value, Record) else {}
     column = next((part for part in parts.values() if isinstance(part, Versions)), None)
@@ -44,9 +48,10 @@ def check_token_versions(node: str, value: Value, allowed: VersionRange, step: i
 
 
 def staleness_of(observed: Observations) -> Mapping[str, tuple[Measure, Measure]]:
-    """Return, by node, the mean and the most updates by which the weights that drew its tokens were old.
+    """Return, by node, how many updates old the weights were that drew its tokens: the mean over tokens, and the most.
 
-    They are the metrics `staleness` and `staleness_worst`. The counts of tokens by age are removed from `observed`.
+    They are the metrics `staleness` and `staleness_worst`. The counts of tokens by age are removed from `observed`;
+    nodes without such counts are left out.
     """
     tokens_by_age = defaultdict[str, dict[int, float]](dict)
     for node, name in [*observed.sums]:

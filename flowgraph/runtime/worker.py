@@ -11,7 +11,7 @@ from flowgraph.errors import LawError
 from flowgraph.language.graph import Graph, Node, Param
 from flowgraph.language.hand_out import HandingOut, HandOut
 from flowgraph.language.keys import Key
-from flowgraph.language.region import Env, Observations, evaluate
+from flowgraph.language.region import Env, Observations, evaluate, measures_of
 from flowgraph.language.values import Model, Record, Value, VersionRange
 from flowgraph.lowering.program import Home, Run, results_given, results_of, values_read
 from flowgraph.lowering.project_columns import value_types
@@ -49,16 +49,19 @@ class DeviceWorker:
         key: Key,
         give: Callable[[int, NodeResults], None] | None = None,
     ) -> NodeResults:
-        """Run the nodes of a task and return their results.
+        """Run the nodes of a task with the models of this process, and return their results and observations.
 
         `inputs` are values by name; `versions` are the versions of the models that the task reads, by name, each a
         range if newer weights may come while the task runs. Inputs of a node that contain the same rows are put in the
-        same order first, and a record is reduced to the parts that the node declares. Raises LawError if a home has
-        another version, if a token was drawn by a version outside the range, if a node does not return the next version
-        of the model that it updates, and if a node returns a reduced record; also any error of a node.
+        same order first, and a record is reduced to the parts that the node declares. Raises LawError if a model has
+        other weights than the version says, if a token was drawn by a version outside the range, if a node does not
+        return the next version of the model that it updates, and if a node returns a reduced record; also any error of
+        a node.
 
-        A task that hands out chunks calls `give` with the index and the rows of each chunk that has finished; a chunk
-        without groups is not given. Its result is then that of all rows.
+        If the task hands out chunks (passes groups on while others are still sampled), `give` is called with the index
+        and the rows of each chunk when it has finished, but not for a chunk without groups. If the task is `by_group`,
+        `give` is called with each group and its metrics instead, which the result's observations then lack. The result
+        has all rows.
         """
         import torch
 
@@ -67,9 +70,9 @@ class DeviceWorker:
             kind, version = self.types[name], versions[name]
             # `.handle` refuses a copy of another version.
             models[name] = kind(kind(self.handles[home], version).handle, version)
-        if give is not None and task.chunk is not None:
-            models |= self._handing_out(models, task, task.chunk.of, inputs, give)
         flying = next((version for version in versions.values() if isinstance(version, VersionRange)), None)
+        if give is not None:
+            models |= self._handing_out(models, task, inputs, give, flying, key.step)
         observed = Observations(terms={} if task.streamed else None)
         store, read = dict(inputs), dict[str, Sequence[StoredValue]]()
         nodes = [self._nodes[name] for name in task.nodes]
@@ -86,6 +89,8 @@ class DeviceWorker:
                     store[name] = StoredValue.of(value, list(aligned.values()))
                     read[name] = tuple(aligned.values())
         names = [name for name, _ in results_given(task, self._nodes) if name in read]
+        if task.by_group:
+            observed.sums.clear()  # each group has its own
         if observed.terms:  # they travel with the rows of one result
             store[names[0]] = replace(store[names[0]], terms=observed.terms)
             observed.terms = None
@@ -95,22 +100,27 @@ class DeviceWorker:
         self,
         models: Mapping[str, Value],
         task: Run,
-        chunks: int,
         inputs: Mapping[str, StoredValue],
         give: Callable[[int, NodeResults], None],
+        allowed: VersionRange | None,
+        step: int,
     ) -> dict[str, Value]:
         """Return the models of a task that samples, with handles that hand out chunks of its only node's rows."""
         (name,), read = task.nodes, tuple(align_rows(inputs).values())
+        chunks = task.chunk.of if task.chunk is not None else None
 
         def rows(index: int, value: Value) -> None:
-            stored = StoredValue.of(value, read)
-            give(index, NodeResults({name: stored}, Observations(), {name: read}))
+            stored, observed = StoredValue.of(value, read), Observations()
+            if task.by_group and allowed is not None:
+                observed.add(name, measures_of(self._nodes[name], value, {}))
+                observed.add(name, check_token_versions(name, value, allowed, step))
+            give(index, NodeResults({name: stored}, observed, {name: read}))
 
-        return {
-            param: type(model)(cast("Handle", HandingOut(model.handle, HandOut(chunks, rows))), model.version)
-            for param, model in models.items()
-            if isinstance(model, Model)
-        }
+        def handing_out(model: Model) -> Model:
+            handle = cast("Handle", HandingOut(model.handle, HandOut(chunks, rows)))
+            return type(model)(handle, VersionRange(oldest=model.version, newest=model.newest))
+
+        return {param: handing_out(model) for param, model in models.items() if isinstance(model, Model)}
 
     @cached_property
     def _nodes(self) -> dict[str, Node]:

@@ -13,11 +13,11 @@ from flowgraph.language.signature import type_name
 
 
 def graph_text(graph: Graph, *, sites: bool = True, places: Mapping[str, str] | None = None) -> str:
-    """Return a graph as text, one line for each node, result, carried state, and pruned or dropped call.
+    """Return a graph as text: a line for each node, for all results, and for each carried state and removed call.
 
-    The first line has the flow's parameters. Nodes inside losses are indented. `sites` adds the flow's file and line to
-    each node, and `places` maps the name of a node to a comment. Only settings that the flow or a command line sets are
-    shown. If any node has no name, all nodes are numbered: `%1`.
+    The first line has the flow's parameters. Nodes inside a loss are indented below a line for the loss. `sites` adds
+    the flow's file and line to each node, and `places` maps the name of a node to a comment. Only settings that the
+    flow or a command line sets are shown. If any node has no name, all nodes are numbered: `%1`.
     """
     if any(not node.name for node in graph.nodes):
         numbers = {node.stamp: f"%{i}" for i, node in enumerate(graph.all_nodes, 1)}

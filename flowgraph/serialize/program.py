@@ -16,12 +16,14 @@ from flowgraph.errors import FlowError, LawError
 from flowgraph.files.untrusted import parse_json
 from flowgraph.lowering.check_program import check_program
 from flowgraph.lowering.pipeline_steps import pipeline_steps
-from flowgraph.lowering.program import Home, Join, Program, Read, Run, Switch, Sync, Task, Transfer
+from flowgraph.lowering.program import Home, Join, Program, Read, Run, Switch, Sync, Take, Task, Transfer
 from flowgraph.lowering.waits import homes_of
 from flowgraph.serialize.graph import from_json
 
 SCHEMA = 1
-VERBS: Mapping[str, type[Task]] = {kind.__name__.lower(): kind for kind in (Read, Run, Transfer, Join, Sync, Switch)}
+VERBS: Mapping[str, type[Task]] = {
+    kind.__name__.lower(): kind for kind in (Read, Run, Transfer, Join, Take, Sync, Switch)
+}
 
 
 @cache
@@ -45,7 +47,7 @@ def program_to_json(program: Program) -> str:
 
 def _plain_task(task: Task) -> dict[str, Any]:
     data: dict[str, Any] = _plain(type(task), task)
-    return {name: value for name, value in data.items() if value or name not in ("chunk", "streamed")}
+    return {name: value for name, value in data.items() if value or name not in ("chunk", "streamed", "by_group")}
 
 
 def _plain(kind: Any, value: object) -> Any:

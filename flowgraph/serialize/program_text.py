@@ -40,7 +40,9 @@ def pipeline_lines(program: Program) -> list[str]:
     assert pipeline is not None, "its steps overlap"
     steps = "step" if pipeline.depth == 1 else "steps"
     rows = "are drawn by one version of the weights"
-    if any(copy.home.in_flight for copy in pipeline.copies):
+    if any(copy.behind for copy in pipeline.copies):
+        rows = "are of the finished groups that started first"
+    elif any(copy.home.in_flight for copy in pipeline.copies):
         rows = "start with one version of the weights, and go on with newer ones, up to k"
     lines = [f"overlap, {pipeline.depth} {steps} deep; rows of step k {rows}"]
     copies = [
@@ -50,7 +52,8 @@ def pipeline_lines(program: Program) -> list[str]:
             f"{copy.ahead} ahead",
             "a sync every step" if copy.sync_every == 1 else f"a sync every {copy.sync_every} steps",
             f"at most {copy.bound} update{'' if copy.bound == 1 else 's'} old",
-            *([f"in flight, {copy.home.running.hold}"] if copy.home.in_flight else []),
+            *([f"{'ready' if copy.behind else 'in flight'}, {copy.home.running.hold}"] if copy.home.in_flight else []),
+            *([f"at most {copy.behind} step{'' if copy.behind == 1 else 's'} late"] if copy.behind else []),
         ]
         for copy in pipeline.copies
     ]

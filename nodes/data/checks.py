@@ -75,7 +75,7 @@ def check_type(name: str, dtype: DataType, *, where: str) -> None:
 def check_value(name: str, value: object, *, where: str) -> None:
     """Raise DataError if Arrow cannot store one value, or if its type is not one that the column `name` may have.
 
-    `where` names the row in the error. This finds the faulty row of a column.
+    `where` names the value's row in the error. To find the faulty row of a column, call this for each of its values.
     """
     try:
         array = pa.array([value])

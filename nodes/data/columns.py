@@ -46,7 +46,8 @@ def with_columns(table: Table, columns: Columns, *, file: str, where: Callable[[
     A source may be a path into a struct: `extra_info.question`. Source columns stay. A ground truth is stored in
     `reward_model`, and a prompt that is a text becomes one message of the user. `file` names the table in errors;
     `where` returns the name of a row, given its index. Raises DataError if the table has neither a column nor any
-    source for that column, for a source with a null, and for prompts that are neither texts nor lists of messages.
+    source for that column, for a source with a null, and for a source of prompts that are neither texts nor lists of
+    messages.
     """
     for name, sources in columns.items():
         present = ((source, values) for source in sources if (values := _at(table, source)) is not None)
@@ -69,7 +70,7 @@ def with_columns(table: Table, columns: Columns, *, file: str, where: Callable[[
 
 
 def with_source(table: Table, name: str) -> Table:
-    """Return a table with a column `data_source`; `name` replaces nulls, and a missing column."""
+    """Return a table whose column `data_source` is `name` where it was null, or in all rows if it was missing."""
     if "data_source" in table.column_names:
         sources = _one(table, "data_source")
         return _with_column(table, "data_source", sources.cast(pa.string()).fill_null(name))

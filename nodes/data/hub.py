@@ -32,7 +32,8 @@ def hub_rows(spec: str, columns: Columns) -> tuple[Table, Table | None]:
 
     The files are downloaded unless they are cached. Held out is the split `test`, else `validation`; None if there is
     neither. A data set with only one split has this as its train rows. Raises DataError if the hub is not reached, if
-    it has no such data set, configuration or rows, if a configuration must be named, or if rows have a fault.
+    it has no such data set, configuration or rows, if a configuration must be named, if there are several splits but no
+    `train`, or if rows have a fault.
     """
     name, _, config = spec.removeprefix("hf:").partition(":")
     splits = _splits(spec, name, config, _COPIED, COPY) or _splits(spec, name, config, _FILE, "main")

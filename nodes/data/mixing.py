@@ -62,11 +62,11 @@ def split_weight(spec: str) -> tuple[str, Fraction | None]:
 
 
 def shares(weights: Sequence[Fraction | None], rows: Sequence[int]) -> list[Fraction | None]:
-    """Return the fraction of the prompts that each data set supplies; the fractions sum to 1. All None without weights.
+    """Return the fraction of the prompts that each data set supplies; None for all sets if none has a weight.
 
-    `rows` has the number of rows of each set. If every set has a weight, the shares are proportional to the weights.
-    Otherwise each weight is itself a share, and the sets without a weight divide the rest in proportion to their rows.
-    Raises UsageError if the weights leave nothing for the sets without one.
+    `rows` has the number of rows of each set. If every set has a weight, the shares are proportional to the weights and
+    sum to 1. Otherwise each weight is itself a share, and the sets without a weight divide the rest in proportion to
+    their rows. Raises UsageError if the weights leave nothing for the sets without one.
 
     >>> shares([Fraction(2), Fraction(1)], [5, 5])
     [Fraction(2, 3), Fraction(1, 3)]

@@ -26,7 +26,8 @@ Feed = Callable[[bytes], object]
 def write_parquet(table: Table, path: Path) -> None:
     """Write `table` to a temporary file and rename it to `path`, so that `path` is always a complete file.
 
-    Creates the folder if it is missing. Raises DataError if the folder or the file cannot be written.
+    An existing file is replaced, and a missing folder is created. Raises DataError if the folder or the file cannot be
+    written.
     """
     schema = io.BytesIO()
     pq.write_table(table.schema.empty_table(), schema)

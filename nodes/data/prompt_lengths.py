@@ -46,9 +46,10 @@ def fit_prompts(
 ) -> tuple[Table, Sequence[bool], PromptCounts]:
     """Return a table whose prompts have at most `limit` tokens, whether each row remains, and a count of long prompts.
 
-    `how` is one of `LONG_PROMPTS`; a cut shortens the longest message of a prompt, as little as possible, and then
-    others. `name` is the data set's, for errors. Raises DataError for a long prompt if `how` is "refuse", if no prompt
-    remains, and for a prompt that is too long even without its text.
+    `how` is one of `LONG_PROMPTS`. A cut shortens the longest message of a prompt as little as possible, and further
+    messages only if the prompt is too long without any of it. `name` is the data set's, for errors. Raises DataError
+    for a long prompt if `how` is "refuse", if "drop" leaves no prompt, and if a cut prompt is too long even without its
+    text.
     """
     prompts: list[list[Message]] = table.column("prompt").to_pylist()
     lengths = [len(encode(prompt)) for prompt in prompts]
@@ -118,9 +119,10 @@ def _with_characters(prompt: list[Message], place: int, count: int, how: str) ->
 
 
 def shortened(text: str, count: int, how: str) -> str:
-    """Return `count` characters of a text: its end, its start, or both if `how` is truncate-left, -right or -middle.
+    """Return `count` characters of a text: its end if `how` is "truncate-left", its start if it is "truncate-right".
 
-    If both, the start has the odd character. A `count` beyond the text's length is not allowed.
+    With "truncate-middle", half of them are from the start and half from the end; an odd character is from the start.
+    `count` must not exceed the text's length.
 
     >>> [shortened("123456", 3, f"truncate-{side}") for side in ("left", "right", "middle")]
     ['456', '123', '126']

@@ -34,7 +34,7 @@ NO_COLUMNS: Columns = {}
 
 
 def row(source: str, question: str, truth: str | None, *, ability: str, extra_info: Mapping[str, object]) -> Row:
-    """Return one row whose prompt is `question` as a single user message.
+    """Return a row whose prompt is `question` as a single user message, and whose ground truth, for a rule, is `truth`.
 
     >>> row("digits", "374", "743", ability="sort", extra_info={"index": 0})["prompt"]
     [{'role': 'user', 'content': '374'}]
@@ -49,7 +49,7 @@ def row(source: str, question: str, truth: str | None, *, ability: str, extra_in
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """Return rows, as `row` returns them, as a table of `ROW_SCHEMA` and `extra_info`."""
+    """Return a table with the columns of `ROW_SCHEMA` and `extra_info`, given rows in the form that `row` returns."""
     extra_info = pa.array([values["extra_info"] for values in rows])
     schema = ROW_SCHEMA.append(pa.field("extra_info", extra_info.type))
     return pa.Table.from_pylist(list(rows), schema=schema)

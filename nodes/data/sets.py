@@ -121,10 +121,11 @@ def load(
     """Return the data set that `--data` names, or several joined as one.
 
     A `spec` is a shipped name (`NAMES`), `reasoning_gym/NAME` or `rg/NAME`, a file, a folder with train and test files,
-    or `hf:ID[:CONFIG]`; `SPEC:WEIGHT` gives the set a share of the prompts. `cache` is the folder of prepared published
-    sets. The rows of the sets or files `held_out` replace the held-out rows; `seed` is used for generated sets.
-    `columns` renames columns (`with_columns`). Raises DataError if something is missing, unknown or broken, UsageError
-    for the weight of a single or a held-out set, and for weights that leave nothing for a set.
+    or `hf:ID[:CONFIG]`, which is downloaded unless it is cached; `SPEC:WEIGHT` gives the set a share of the prompts.
+    `cache` is the folder of prepared published sets. The rows of the sets or files `held_out` replace the held-out
+    rows; `seed` is used for generated sets. `columns` renames columns (`with_columns`). Raises DataError if something
+    is missing, unknown or broken, UsageError for the weight of a single or a held-out set, and for weights that leave
+    nothing for a set.
     """
     specs = [spec] if isinstance(spec, str) else list(spec)
     weighted = [(text, None) if Path(text).exists() else split_weight(text) for text in specs]
@@ -192,8 +193,8 @@ def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
 def kept(data: DataSet, keep: Callable[[str, Table], tuple[Table, Sequence[bool]]]) -> DataSet:
     """Return a data set with only the rows that `keep` returns; its digest is that of these rows.
 
-    `keep` is called with "train" or "held-out" and the table of that part. It returns the remaining rows, and whether
-    each row remains.
+    `keep` is called with "train" and the rows to train on, and with "held-out" and the held-out rows, if any. It
+    returns the remaining rows, and whether each row remains.
     """
     train, stays = keep("train", data.train)
     held_out, checks = data.held_out, data.checks

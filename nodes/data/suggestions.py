@@ -27,9 +27,10 @@ def _suggestion(data_source: str) -> DataSuggestion:
 
 
 def suggested(*data_sources: str) -> dict[str, object]:
-    """Return the suggested `max_tokens` for data sources, keyed by "op.setting"; {} for none, or if one is unknown.
+    """Return the suggested `max_tokens` for data sources, keyed by "op.setting"; {} if one is unknown.
 
-    Of several suggestions the largest counts. A source is found by its name, or by the part before its slash.
+    Of several suggestions the largest counts. A source is found by its name, or by the part before its slash. Without
+    sources the result is {}.
 
     >>> suggested("digits"), suggested("digits", "my own")
     ({'generate.max_tokens': 4, 'refill.max_tokens': 4}, {})
@@ -42,7 +43,9 @@ def suggested(*data_sources: str) -> dict[str, object]:
 
 
 def batch_for(*data_sources: str) -> int:
-    """Return the suggested number of prompts in a step: the largest of the sources; 16 for an unknown one, or for none.
+    """Return the suggested number of prompts in a step, the largest of the sources' numbers; 16 without sources.
+
+    An unknown source has the number 16.
 
     >>> batch_for("addition"), batch_for("my own")
     (8, 16)

@@ -55,8 +55,8 @@ def digits(kind: Kind = "copy", *, length: int = 3, seed: int = 0) -> tuple[Tabl
 def addition(*, largest: int = 12, seed: int = 0) -> tuple[Table, Table]:
     """Return (train, held-out) questions for sums of two numbers from 1 to `largest`, an eighth of the pairs held out.
 
-    Both orders of a pair are in the same part, so that no held-out sum is in train.
-    Raises DataError if `largest` is not from 4 to 1000.
+    Both orders of a pair are in the same table, so that no held-out pair is in train. Raises DataError if `largest` is
+    not from 4 to 1000.
 
     >>> train, held_out = addition()
     >>> train.num_rows, held_out.num_rows

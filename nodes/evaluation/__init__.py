@@ -66,7 +66,10 @@ def evaluate(
     by: Rule = "data",
     max_tokens: int = 256,
 ) -> Accuracy:
-    """Sample `n` responses to each held-out prompt, greedy by default, and return the share with full marks."""
+    """Sample `n` responses to each held-out prompt, greedy by default, and return the share with full marks.
+
+    The rule `by` scores the responses; full marks are a score of at least 1.
+    """
     rollout = generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
     return accuracy(score(rollout, by=by))
 
@@ -82,7 +85,10 @@ def evaluate_at_k(
     by: Rule = "data",
     max_tokens: int = 256,
 ) -> Accuracy:
-    """Sample `n` responses to each held-out prompt and return pass@k: the chance that one of `k` has full marks."""
+    """Sample `n` responses to each held-out prompt and return pass@k: the chance that one of `k` has full marks.
+
+    The rule `by` scores the responses; full marks are a score of at least 1. `n` must be at least `k`.
+    """
     rollout = generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
     return pass_at_k(score(rollout, by=by), rollout.group, k=k)
 

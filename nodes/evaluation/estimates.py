@@ -63,7 +63,7 @@ class ResponseLengths:
 
     @classmethod
     def of(cls, tokens: Column) -> ResponseLengths:
-        """Return the lengths of one or more responses, given their numbers of tokens: int64 [B]."""
+        """Return the mean, median and maximum of the lengths `tokens` (int64 [B]) of one or more responses."""
         import numpy as np
 
         return cls(float(np.mean(tokens)), float(np.median(tokens)), int(tokens.max()))
@@ -86,7 +86,7 @@ class ScoreReport:
 
 
 def reported(marks: Marks) -> ScoreReport:
-    """Return the estimates from scored responses, with pass@k for each k up to the fewest responses of a prompt.
+    """Return the estimates from scored responses, with pass@k for each k for which every prompt has k responses.
 
     Raises LawError without responses.
     """

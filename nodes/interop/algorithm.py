@@ -69,7 +69,7 @@ class Surrogate:
 
     @property
     def aggregation(self) -> str | float:
-        """Return how the loss aggregates its terms: a name such as `token-mean`, or the length of a `sequence-sum`."""
+        """Return how the loss aggregates terms: a name such as `token-mean`, or the divisor of a `sequence-sum`."""
         return _aggregation(self.settings)
 
 
@@ -180,8 +180,8 @@ def settings_of(node: Node) -> Mapping[str, Any]:
 def read_algorithm(graph: Graph) -> Algorithm | None:
     """Return the algorithm of a graph; None if the graph trains no policy on responses that it samples.
 
-    The graph's nodes must have names, and the policy's loss must be one of `SURROGATES`, or the result is None. Nodes
-    that have no field in an `Algorithm` are named in its `unsaid`.
+    The result is None too if the policy's loss is not one of `SURROGATES`. The graph's nodes must have names; those
+    that have no field in an `Algorithm` are listed by name in its `unsaid`.
     """
     reader = _AlgorithmReader(graph)
     updates = {node: list(_loss_terms(node)) for node in reader.nodes("update")}

@@ -41,8 +41,8 @@ def changes(read: Imported, before: str, after: str) -> tuple[Change, ...]:
     """Return the changes to a run's command after which the run does what the command `after` starts.
 
     `before` is the plan of the run `read`, exported as a command for the same version as `after`. The keys that differ
-    between these two commands are changed, unless the run has their new values already; another trainer module is the
-    first change, with the key `-m`. The old value of a key is the one that the run sets, or its default. Raises
+    between these two commands are changed, unless the run has their new values already; a change of the trainer's
+    module comes first, with the key `-m`. The old value of a key is the one that the run sets, or its default. Raises
     UsageError if a text has no command.
     """
     old_run, new_run = started(before), started(after)

@@ -68,8 +68,8 @@ class StartedCommand:
 def started(text: str) -> StartedCommand:
     """Return the first command in a shell script that trains a policy with verl or OpenRLHF; nothing is run.
 
-    Raises UsageError with the line and the word for a text that is not a script or has no such command, for one that
-    only trains with NeMo RL or on given responses, and for a word that is not a key and a value.
+    Raises UsageError for a text without such a command, and with the line for a text that is not a script, for one that
+    only trains with NeMo RL or on given responses, and for a word of the command that is not a key and a value.
     """
     starts, refusals = list[tuple[System, Word, Sequence[Word]]](), list[UsageError]()
     for command in commands(text):

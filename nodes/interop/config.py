@@ -78,8 +78,9 @@ class Config:
     def get(self, *names: str) -> Scalar:
         """Return the value of the first of these keys that the run sets, else the first default, else None.
 
-        All these keys then count as read. A key whose value only a running shell knows is skipped, and `unusable` says
-        why. If the run sets a key to null, no default is used. Adds a note for a value that is guessed.
+        All these keys then count as read. A key without a usable value, for example because only a running shell knows
+        it, is skipped, and `unusable` says why. If the run sets a key to null, no default is used. Adds a note for a
+        value that is guessed.
         """
         self.read.update(names)
         is_null = False  # set to null, so no default is used
@@ -104,7 +105,7 @@ class Config:
     def integer(self, *names: str) -> int | None:
         """Return the value of the keys (see `get`) as a whole number; None if they have no value.
 
-        Raises UsageError with the line for any other value, and for a number beyond ±(2³¹ - 1).
+        Raises UsageError with the line for any other value, for an empty text, and for a number beyond ±(2³¹ - 1).
         """
         value = self._number(names, "a whole number")
         if isinstance(value, float) and value.is_integer():
@@ -115,7 +116,10 @@ class Config:
         raise self._wrong(names, value, f"at most {MAX_INTEGER:,}" if is_large else "a whole number")
 
     def positive(self, *names: str) -> int:
-        """Return the value of the keys (see `get`), a whole number above 0. Raises UsageError for any other or none."""
+        """Return the value of the keys (see `get`), a whole number above 0.
+
+        Raises UsageError with the line for any other value, and if there is none.
+        """
         value = self.integer(*names)
         if value is None or value < 1:
             raise self._wrong(names, value, "a whole number above 0")
@@ -124,14 +128,14 @@ class Config:
     def optional_positive(self, *names: str) -> int | None:
         """Return the value of the keys (see `get`), a whole number above 0; None if they have no value.
 
-        Raises UsageError with the line for any other value.
+        Raises UsageError with the line for any other value, and for an empty text.
         """
         return None if self.integer(*names) is None else self.positive(*names)
 
     def number(self, *names: str) -> float | None:
         """Return the value of the keys (see `get`), a finite number; None if they have no value.
 
-        Raises UsageError with the line for any other value.
+        Raises UsageError with the line for any other value, and for an empty text.
         """
         value = self._number(names, "a number")
         if value is None or is_number(value):

@@ -64,9 +64,9 @@ def export(
     """Return the files from which a system runs a plan, with notes on each thing that the system does differently.
 
     `version` is that of the system, by default the newest known one. `graph` is the plan's flow with the settings that
-    it was planned with. `longest` are the lengths that the plan was forecast for, if the plan does not record them. The
-    result's notes, also at the head of the first file, begin with `notes`. If the system cannot run the files, a note
-    says why.
+    it was planned with. `longest` are the lengths that the plan was forecast for, by default those that the plan
+    records. The result's notes, also at the head of the first file, begin with `notes`. If the system cannot run the
+    files, a note says why.
 
     Raises UnknownNameError for an unknown system or version, PlanError for a plan that does not record its models and
     batch, or whose models have adapters without a rank, and UsageError for a flow that trains no policy on responses

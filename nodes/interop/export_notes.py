@@ -10,7 +10,11 @@ from nodes.scoring.remote import SERVED
 
 
 def note_shared_limits(spec: ExportSpec) -> None:
-    """Add a note to `spec` for each thing in a plan that no system can express, such as a node without a key."""
+    """Add notes to `spec` on what the system lacks or does differently, by the checks that all systems have in common.
+
+    These concern nodes without a key, scores, lengths, truncated sampling, the precision of training, offloaded
+    gradients, and the engine that samples.
+    """
     for text in (*_of_scores(spec), *_of_lengths(spec)):
         spec.note(text)
     algorithm = spec.algorithm
@@ -57,7 +61,7 @@ def note_uneven(spec: ExportSpec, devices: ExportDevices, pool: str) -> None:
 def trainer_pools(spec: ExportSpec, trainer: str) -> set[str]:
     """Return the names of the pools of policy, critic and reference, without the sampler's unless it is the policy's.
 
-    Adds a note for each critic or reference in another pool than the policy, since the system's trainer places all
+    Adds a note for a critic, and for a reference, whose pool is not the policy's, since the system's trainer places all
     three together. `trainer` is the trainer's name in notes.
     """
     home, sampling = spec.role("policy").pool, spec.role("sampler").pool

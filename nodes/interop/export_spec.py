@@ -46,7 +46,7 @@ class ExportDevices:
 
     @property
     def per_node(self) -> int:
-        """Return the number of devices that the system uses on each machine: the smallest of `counts`, or 0."""
+        """Return how many devices the system uses on each machine: the smallest of `counts`; 0 without machines."""
         return min(self.counts, default=0)
 
     @property
@@ -154,7 +154,10 @@ class ExportSpec:
         return ExportModel.read(self.assumed.models[self.parts[part]]) if part in self.parts else None
 
     def role(self, name: RoleName) -> PlacedRole:
-        """Return the placement of a role; a role that is not placed has one device, pool "" and engine ""."""
+        """Return where and how the plan places a role, such as the policy's sampling.
+
+        A role that is not placed has one device, pool "" and engine "".
+        """
         part, use = ROLES[name]
         role = f"{self.parts.get(part, '')}.{use}"
         absent = PlacedRole(role=role, pool="", engine="")

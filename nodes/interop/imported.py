@@ -90,7 +90,8 @@ def machines_of(parts: Sequence[SharedDevices]) -> tuple[int, int]:
     """Return the number of equal machines that these parts need, and the devices of each, with the fewest unused.
 
     A part keeps its `devices_per_node` on each of its machines. Parts may share a machine, which then has at most 8
-    devices, or as many as the largest part has on one machine. Of equal choices, fewer machines win.
+    devices, or as many as the largest part has on one machine. Of equal choices, fewer machines win. Only a few sizes
+    of machine are compared, and parts are placed greedily, so fewer machines may be possible.
 
     >>> machines_of([SharedDevices(("a",), 12, 6), SharedDevices(("b",), 4, 2)])
     (2, 8)

@@ -19,8 +19,8 @@ def read_command(text: str) -> Imported:
     """Return the run that a launch script of verl or OpenRLHF starts; nothing is run.
 
     Variables, defaults, arrays and arithmetic are substituted; keys that need a running shell are among `ignored`.
-    Raises UsageError, with the line and the word, for text that is not a script or starts no training, and for a run
-    that names no model or whose numbers are invalid or contradict each other.
+    Raises UsageError for text that is not a script or starts no training, and for a run that names no model or whose
+    numbers are invalid or contradict each other; the error has the line if a line is at fault.
     """
     run = started(text)
     return read_verl(Config.of(run)) if run.system == "verl" else read_openrlhf(Config.of(run))

@@ -40,7 +40,7 @@ _IN_DOUBLE_QUOTES = re.compile(r"""(?:[^"\\$`]|\\(?![$"\\`\n]))+""")
 
 
 def error_at(line: int, what: str, word: str = "") -> UsageError:
-    """Return a UsageError for a line of a script; its text is `what`, after the word at fault unless that is ""."""
+    """Return a UsageError for a line of a script. Its text is "`word`: what", or only `what` if `word` is empty."""
     return UsageError(f"`{word}`: {what}" if word else what, where=f"line {line}")
 
 
@@ -76,8 +76,8 @@ Command = tuple[Word, ...]
 def commands(text: str) -> list[Command]:
     """Return the commands of a shell text in order, including those under conditions and those for other shells.
 
-    Nothing is run. Raises UsageError with the line for text of over a million characters, and for text that is not a
-    script, for example because a quote is never closed.
+    Nothing is run. Raises UsageError with the line for text of over a million characters, for text that is not a
+    script, for example because a quote is never closed, and if variables add over 300,000 characters.
 
     >>> [word.text for word in commands("N=2; run -n $((N * 4)) 'a b'  # twice")[0]]
     ['run', '-n', '8', 'a b']

@@ -34,13 +34,12 @@ class Unknown(Exception):
 def evaluate(text: str, value_of: Callable[[str], str]) -> int:
     """Return the value of an integer expression of + - * / % and brackets; division rounds towards zero, as in a shell.
 
-    `value_of` returns the text of a variable; it may raise KeyError.
+    `value_of` returns the text of a variable. Raises Unknown for any other expression, for one of over 500 characters,
+    for a number or an intermediate result beyond ±2⁶³, for a division by zero, and for a variable that is not a decimal
+    integer or for which `value_of` raises KeyError. An Unknown that `value_of` raises passes through.
 
     >>> evaluate("(1024 * N) / 3", {"N": "2"}.__getitem__)
     682
-
-    Raises Unknown for any other expression, for one of over 500 characters or with a number beyond ±2⁶³, and for a
-    variable that is not a number.
     """
     plain = re.sub(r"\$\{?(\w+)\}?", r"\1", text).strip()
     if len(plain) > MAX_CHARACTERS:

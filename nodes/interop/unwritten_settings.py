@@ -23,9 +23,9 @@ SHARED_KINDS = frozenset({"generate", "update"})  # kinds whose nodes share one 
 def unwritten_settings(graph: Graph, unsaid: tuple[str, ...], write: Callable[[Graph], str]) -> tuple[str, ...]:
     """Return the settings of a graph, as `node.setting=value`, that do not change the text which `write` returns.
 
-    To find them, `write` is called with other values of each setting. The result leaves out settings that have their
-    default, change only speed and memory, or reach the text through another node of the same op; greedy temperatures;
-    nodes that only report; and nodes named in `unsaid`, since a note names them already.
+    To find them, `write` is called with a few other values of each setting. The result leaves out settings that have
+    their default, change only speed and memory, or reach the text through another node of the same op; greedy
+    temperatures; nodes that only report; and nodes named in `unsaid`, since a note names them already.
     """
     text, lost, written = write(graph), list[tuple[Node, str]](), list[tuple[Node, str]]()
     for node in graph.all_nodes:

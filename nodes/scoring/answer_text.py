@@ -41,7 +41,7 @@ def tagged_answer(response: str) -> str | None:
 
 
 def braced(text: str, start: int) -> str | None:
-    r"""Return the text between the brace at `start` and its closing brace; None if that brace is missing.
+    r"""Return the text between the opening brace at `start` and its closing brace; None if it is never closed.
 
     >>> braced(r"\boxed{\frac{1}{2}} or so", 6), braced("{1", 0)
     ('\\frac{1}{2}', None)

@@ -41,7 +41,9 @@ _WITHOUT_BRACES = str.maketrans("", "", "{}()")
 
 
 def unwrapped_text(text: str) -> str:
-    r"""Return the contents of `\text{…}` if this is the whole of a one-line text and not empty, else the text.
+    r"""Return a one-line text that begins with `\text{` and ends with `}` without these, unless nothing would remain.
+
+    Any other text is returned unchanged.
 
     >>> unwrapped_text(r"\text{(A)}"), unwrapped_text(r"5\text{ cm}")
     ('(A)', '5\\text{ cm}')
@@ -97,7 +99,7 @@ def normal_value(text: str, *, compact: bool = False) -> str:
 def plain_text(text: str) -> str:
     r"""Return LaTeX as plain text: `\frac{1}{2}` is `1/2`, `\sqrt{2}` is `sqrt(2)`.
 
-    Text without a backslash, and text that pylatexenc cannot read, is returned unchanged.
+    Text without a backslash is returned unchanged. Text that pylatexenc cannot read stays LaTeX.
     """
     if "\\" not in text:
         return text
@@ -143,8 +145,8 @@ def equal_values(answer: str, truth: str, *, compact: bool = False) -> bool:
     r"""Return whether two answers are equal in normal form or, element by element, as expressions.
 
     Two fractions of whole numbers are equal only if their texts are, and a whole number equals only a whole number. An
-    answer of over 1,000 characters equals nothing. Expressions that have together over two letters, or a large power,
-    are equal only in normal form. `compact` is that of `normal_value`.
+    answer of over 1,000 characters equals nothing. Expressions that have together over two different letters, or a
+    large power, are equal only in normal form. `compact` is passed to `normal_answer` and `normal_value`.
 
     Source: Lightman et al. 2023 (PRM800K), arXiv 2305.20050, `grade_answer` of its repository.
     Deviation: an expression is never run; each side must be readable by itself, and `x(x+1)` is a product.
@@ -240,8 +242,8 @@ def _with_products(tokens: Iterable[str]) -> str:
 def equal_loosely(answer: str, truth: str) -> bool:
     r"""Return whether two answers are equal by PRIME's loosest test: as numbers within 1e-4, with or without percent.
 
-    Lists and intervals are compared element by element, other answers as text or as expressions. `\pi` is 3.14159… or
-    3.14. An answer of over 1,000 characters equals nothing.
+    The tolerance of 1e-4 is relative. Lists and intervals are compared element by element, other answers as text or as
+    expressions. `\pi` is 3.14159… or 3.14. An answer of over 1,000 characters equals nothing.
 
     Source: PRIME, arXiv 2502.01456, `math_equal`, after Gou et al. 2024 (ToRA), arXiv 2309.17452.
     Deviation: nothing is evaluated as code, `^` is a power, and forms of sympy's own (`Matrix(…)`) are not read.

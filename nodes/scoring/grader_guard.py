@@ -82,7 +82,7 @@ def limit(memory_bytes: int) -> None:
     """Limit the memory and the file size, in bytes, of this process and of each of its children; disable core dumps.
 
     `memory_bytes` limits data; address space may be four times as large, and a file at most 256 MiB. A limit that the
-    system does not have is left out without an error.
+    system refuses is left as it is, without an error.
     """
     for kind, limit_bytes in (
         ("RLIMIT_DATA", memory_bytes),
@@ -220,7 +220,7 @@ def _open_up(name: str, folder: int | None = None) -> None:
 
 
 def exceeded(process: int, spec: dict[str, Any]) -> str:
-    """Return as text which limit on memory, threads or scratch a process and its descendants exceed; "" if none."""
+    """Return a text that says which limit on memory, threads or scratch a process and its descendants exceed, or ""."""
     family = [process]
     for member in family:  # it grows meanwhile
         family += _children_of(member)

@@ -38,7 +38,7 @@ def enclose() -> None:
 def close_sockets() -> None:
     """Forbid this process and its descendants, for good, to create sockets other than socket pairs.
 
-    Raises OSError if the kernel refuses, and KeyError on other architectures than x86_64 and aarch64. MPTCP, fast open,
+    Raises OSError if the kernel refuses, and KeyError on architectures other than x86_64 and aarch64. MPTCP, fast open,
     netlink and vsock are forbidden too, which neither Landlock (TCP) nor the guard's seccomp filter (UDP) covers.
     """
     architecture, socket_call = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}[os.uname().machine]

@@ -148,7 +148,7 @@ class Graders:
         *,
         on_error: OnError = "fail",
     ) -> Graded:
-        """Score each row, a mapping of `response`, `finished`, `prompt` and the data set's columns, by a rule.
+        """Run a rule on each row, a mapping of `response`, `finished` and the data set's columns; return the scores.
 
         `settings` are further arguments of the rule. If the rule fails on a row, or the call is over its limit,
         RuleError is raised, or if `on_error` is a number, the row gets that score and is counted as a failure. If a

@@ -29,7 +29,7 @@ class AnswerTooLongError(http.client.HTTPException):
 def split_url(url: str) -> SplitResult:
     """Return the parts of a server's URL. Raises ValueError, with the reason, for a text that cannot be one.
 
-    Reasons are another scheme than http and https, a missing host, a user name or password, an invalid port, and
+    Reasons are a scheme other than http and https, a missing host, a user name or password, an invalid port, and
     characters other than printable ASCII.
 
     >>> split_url("http://localhost:8000/v1").path

@@ -172,6 +172,8 @@ def filled(question: str, values: Mapping[str, object]) -> str:
 def grade(verdict: str, scale: float) -> float | None:
     """Return the last number in a verdict; None if there is none, or if it is not from 0 to `scale`.
 
+    Two numbers with a slash between them, such as `7/10`, count as the first.
+
     >>> grade("Good, 8.5 of 10. Grade: 7", 10), grade("no idea", 10), grade("Grade: 11", 10)
     (7.0, None, None)
     """

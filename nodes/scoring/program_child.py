@@ -58,7 +58,7 @@ _LIMITS = {"cpu_s": 0, "file_bytes": 1, "memory_bytes": 2, "core_bytes": 4, "ope
 def forbid_processes() -> None:
     """Forbid this process to start other processes and programs, by a seccomp filter; threads are allowed.
 
-    Raises OSError if the kernel refuses, and KeyError on other architectures than x86_64 and aarch64.
+    Raises OSError if the kernel refuses, and KeyError on architectures other than x86_64 and aarch64.
     """
     machine = os.uname().machine
     load, equal, above, masked, answer = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -89,7 +89,7 @@ def limit(limits: dict[str, int]) -> None:
     """Limit this process for good: CPU seconds, bytes of memory, address space, core dumps and files, and open files.
 
     `limits` has `cpu_s`, `memory_bytes`, `address_bytes`, `core_bytes`, `file_bytes` and `open_files`. Raises OSError
-    if the kernel refuses, and KeyError on other architectures than x86_64 and aarch64.
+    if the kernel refuses, and KeyError on architectures other than x86_64 and aarch64.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     for name, kind in _LIMITS.items():

@@ -55,16 +55,17 @@ class ProgramTest:
 def prime_code(
     response: str, ground_truth: object, *, continuous: bool = True, limit_s: float = 10.0, sandbox: str = ""
 ) -> dict[str, object] | float:
-    """Return a dict with a program's `score`: 1 if it passes all tests, else the share that it passes of the first ten.
+    """Run the program in a response on its tests, and return a dict with its `score`.
 
-    The dict also has `acc` (1 if all pass), `passed` and `tests` (how many tests passed, and how many there are) and
-    `reason`, the first failure; after a failure, only the first ten tests run. Without `continuous`, the first failure
-    ends the tests, and the score is 0. The program is the last ```` ```python ```` block, or the text before any fence;
-    a response without a program scores `NoProgram(0.0)`. `ground_truth` has `inputs` and `outputs`, one of each for a
-    test, and for tests that call a function its name, `fn_name`; it may be JSON text. Each test has `limit_s` seconds,
-    and all together 11 times that. `sandbox` is the URL of a SandboxFusion server, which then runs the programs. Raises
-    ValueError if the ground truth cannot be read, and RuleError if this machine cannot confine programs or the server
-    fails.
+    The score is 1 if the program passes all tests, else the share that it passes of the first ten, which is also 1 if
+    only later tests fail. The dict also has `acc` (1 if all pass, else 0), `passed` and `tests` (how many tests passed,
+    and how many there are) and `reason`, the first failure, or "". After a failure, only the first ten tests run.
+    Without `continuous`, the first failure ends the tests, and the score is 0. The program is the last
+    ```` ```python ```` block, or the text before any fence; a response without a program scores `NoProgram(0.0)`.
+    `ground_truth` has `inputs` and `outputs`, one of each for a test, and for tests that call a function its name,
+    `fn_name`; it may be JSON text. Each test has `limit_s` seconds, and all together 11 times that. `sandbox` is the
+    URL of a SandboxFusion server, which then runs the programs. Raises ValueError if the ground truth cannot be read,
+    and RuleError if this machine cannot confine programs or the server fails.
 
     Source: verl, `verl/utils/reward_score/prime_code`. Deviations: see `docs/graders.md`.
     """
@@ -93,7 +94,10 @@ def prime_code(
 def prime_code_all(
     response: str, ground_truth: object, *, limit_s: float = 10.0, sandbox: str = ""
 ) -> dict[str, object] | float:
-    """Return the result of `prime_code` without `continuous`: `score` is 1 if all tests pass, else 0."""
+    """Run the program in a response on its tests until one fails; return a dict whose `score` is 1 if all pass, else 0.
+
+    This is `prime_code` without `continuous`; its other arguments, results and errors are the same.
+    """
     return prime_code(response, ground_truth, continuous=False, limit_s=limit_s, sandbox=sandbox)
 
 
@@ -196,9 +200,11 @@ def _call_test(lines: object, expected: object) -> ProgramTest:
 
 
 def same_print(printed: str, expected: str) -> bool:
-    r"""Return whether a program printed the expected text, ignoring spaces around lines and empty lines.
+    r"""Return whether a program printed the expected text, with a tolerance for spaces, empty lines and decimals.
 
-    Lines that are all numbers, at least one of them not a natural number, may differ by 1e-8 plus 1e-5 of the number.
+    Either spaces around the printed lines are ignored, and spaces and empty lines at both ends of both texts; or spaces
+    around the expected lines are, and all empty lines. Lines that are all numbers, at least one of them not a natural
+    number, may differ by 1e-8 plus 1e-5 of the number.
     Source: verl, `run_test` of `prime_code/testing_util.py`.
 
     >>> same_print("1 2 \n3\n", "1 2\n3"), same_print("0.3333333", "0.33333333"), same_print("2 1", "1 2")

@@ -82,7 +82,10 @@ class Runner(Protocol):
     """Runs programs: a host on this machine, or a remote sandbox."""
 
     def run(self, code: str, stdin: str = "", limits: ProgramLimits = ...) -> Outcome:
-        """Run a Python program within `limits`, with the standard input `stdin`, and return how it ended."""
+        """Run a Python program within `limits`, with the standard input `stdin`, and return how it ended.
+
+        Raises RuleError if the runner cannot run programs.
+        """
         ...
 
 

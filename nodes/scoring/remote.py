@@ -110,8 +110,8 @@ def remote_reward(
     token. The server applies the model's chat template to the prompt and the response, unless `template` (Jinja2,
     sandboxed) makes the text from `messages` (the prompt and the response as messages), `prompt`, `response`, and
     columns. SGLang applies no chat template, so it needs a `template`. `model` is the model's name on the server.
-    Requests go to `/classify` or `/pooling` below the path of `url`. Failures, limits and `api_key_env` are those of
-    `remote_judge`. Raises RuleError also for SGLang without a template.
+    Requests go to `/classify` or `/pooling` below the path of `url`. Failures, limits and `api_key_env` are treated as
+    in `remote_judge`. Raises RuleError also for SGLang without a template.
 
     Source: vLLM 0.13, classification and pooling APIs, with `use_activation`; SGLang, native API, `/classify`.
     """

@@ -44,7 +44,8 @@ class SandboxFusion:
     def run(self, code: str, stdin: str = "", limits: ProgramLimits = ProgramLimits()) -> Outcome:  # noqa: B008
         """Run a Python program on the server, with the standard input `stdin`, and return how it ended.
 
-        A busy server is asked up to three times. Raises RuleError if the server cannot be reached, stays busy, answers
+        Of `limits`, the server gets the seconds and the memory; longer output than they allow counts as a failure. A
+        busy server is asked up to three times. Raises RuleError if the server cannot be reached, stays busy, answers
         late, with another status or with too many bytes, or if its answer has no valid result.
         """
         request = {

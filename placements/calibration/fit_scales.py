@@ -73,10 +73,10 @@ class Observation:
 def fit_scales(observations: Sequence[Observation], source: str, *, noise_sd: float = NOISE_SD) -> Calibration:
     """Return the most probable scales of forecasts, given measured seconds, as a calibration with 90% intervals.
 
-    Each measured device model gets a scale for every phase, and one for each role that was measured on it; priors keep
-    scales near 1. There must be at least one observation. `source` describes the measurement. `noise_sd` is the
-    standard deviation of the logarithm of a measurement. Raises ValueError unless all measured and forecast seconds are
-    above 0.
+    Each measured device model gets a scale for every phase, and one for each role in a phase if some observation is of
+    this phase alone and includes the role; priors keep scales near 1. There must be at least one observation. `source`
+    describes the measurement. `noise_sd` is the standard deviation of the logarithm of a measurement. Raises ValueError
+    unless all measured and forecast seconds are above 0.
     """
     import numpy as np
 

@@ -76,7 +76,8 @@ class MeasuredRun:
     def names(self) -> tuple[str, ...]:
         """Return the names that can be timed: nodes that run models, host nodes with a forecast, `sync` and `step`.
 
-        `sync` is left out if no weight syncs are forecast.
+        `sync` is left out if no weight syncs are forecast. A single weight sync can be timed by its own name too; such
+        names are not listed.
         """
         return (*self._loads, *self._host_nodes, *((SYNC,) if self._syncs else ()), STEP)
 
@@ -182,7 +183,10 @@ class CalibrationResult:
         return tuple(f"not used: {label}: {why}" for label, why in self.unused.items())
 
     def data(self) -> dict[str, Any]:
-        """Return the calibration, the errors before and after it, and far-off and unused timings as data for JSON."""
+        """Return the calibration, the errors before and after it, and far-off and unused timings as data for JSON.
+
+        The keys are the fields `calibration`, `before`, `after`, `far` and `unused`.
+        """
         return {
             "calibration": json.loads(self.calibration.to_json()),
             "before": asdict(self.before),

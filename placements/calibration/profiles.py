@@ -12,8 +12,9 @@ from placements.hardware.engine_constants import bounds, engines
 def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float]]:
     """Return the constants in the TOML text of a profile as {engine: {constant: value}}; nothing is read from disk.
 
-    `text` is the content of the file, and `where` its name for errors. Raises DataError for text that is not TOML, for
-    an entry that is not a table of numbers, and a value out of bounds; UnknownNameError for other engines or constants.
+    `text` is the content of the file, and `where` its name for errors. A constant is a number, or a table with a
+    `value`. Raises DataError for text that is not TOML, for an engine whose entry is not a table, and for a value that
+    is not a number or is out of bounds; UnknownNameError for other engines or constants.
     """
     try:
         tables = parse_toml(text)
@@ -26,7 +27,8 @@ def constants_in(engine: str, table: Any, where: str) -> dict[str, float]:
     """Check one engine's table of a profile, and return its constants by name.
 
     An entry of `table` is a number, or a table with a `value`. `where` is the file's name for errors. Raises DataError
-    if `table` is not a table, or a value is not a number or out of bounds; UnknownNameError for unknown names.
+    if `table` is not a table, or a value is not a number or out of bounds; UnknownNameError for an unknown engine or
+    constant.
     """
     if engine not in engines():
         raise UnknownNameError.of("engine", engine, engines(), where)

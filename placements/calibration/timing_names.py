@@ -82,8 +82,9 @@ class MatchedTimings:
 def match_timings(log: TimingLog, problem: PlanningProblem) -> MatchedTimings:
     """Return the timings of a log that belong to nodes of the flow, and the unmatched timers, each with the reason.
 
-    Timers of 0 s, and those that measure a part of another timer or a wait, are not matched. If steps overlap, verl's
-    timer `gen` measures a wait. The ranges of a trace already have names of tasks, and all are matched.
+    A timer is matched by its name. Timers of 0 s, those whose nodes the flow does not have, and those that measure a
+    part of another timer or a wait are not matched. verl's timer `gen` measures a wait if the weights that sample may
+    be old. The ranges of a trace already have names of tasks, and all are matched.
     """
     if log.system == "trace":
         return MatchedTimings(tuple(Timing(name, s, tuple(name.split(", "))) for name, s in log.seconds.items()), {})

@@ -47,7 +47,10 @@ NAMES = frozenset(field.name for field in fields(AttainedShares))
 
 
 def architecture(name: str) -> AttainedShares:
-    """Return the attained shares of a device architecture, such as `hopper`. Raises KeyError for an unknown name."""
+    """Return the fractions of peak performance, and launch seconds, of a device architecture such as `hopper`.
+
+    Kernels and collectives reach these fractions. Raises KeyError for an unknown name.
+    """
     return _resolved(_tables()["architectures"][name])
 
 

@@ -68,7 +68,10 @@ class PoolLinks:
 
 
 def profile(name: str) -> DeviceProfile:
-    """Return the profile of the model with this name or alias, ignoring case. Raises UnknownNameError for others."""
+    """Return the profile of the device model with this name or alias, ignoring case.
+
+    Raises UnknownNameError for others.
+    """
     names = _names()
     if name.lower() not in names:
         raise UnknownNameError.of("device", name, names)
@@ -77,7 +80,7 @@ def profile(name: str) -> DeviceProfile:
 
 @cache
 def profiles() -> Mapping[str, DeviceProfile]:
-    """Return every shipped profile of a known model by its name, without aliases; cached and read-only."""
+    """Return every shipped profile of a known device model by its name, without aliases; cached and read-only."""
     return MappingProxyType({name: profile for name, (profile, _) in _profiles_in(FOLDER).items()})  # cached: read-only
 
 
@@ -87,7 +90,10 @@ def profile_of(device: Device) -> DeviceProfile:
 
 
 def known_devices() -> Mapping[str, Device]:
-    """Return a `Device` for each name and each alias of a known model, as `flowgraph.cluster.short_form` needs them."""
+    """Return a `Device` for each name and each alias of a known device model, keyed by that name or alias.
+
+    This is the argument `models` of `flowgraph.cluster.short_form.read_cluster`.
+    """
     return {name: profile.device for name, profile in _names().items()}
 
 
@@ -107,8 +113,9 @@ def domain_of(node: Machine, device: Device, count: int) -> int:
 def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
     """Return the NVLink or XGMI domain of each device of these machines, as a number from 0, keyed by (machine, index).
 
-    Domains are numbered in the order of the machines. A domain has consecutive devices of a machine. A domain that
-    joins machines, as in a rack, has consecutive machines with the same leaf switch.
+    Domains are numbered in the order of the machines. If the cluster sets the domain of a machine, each domain has
+    consecutive devices there; otherwise, it has consecutive ones among the machine's equal devices. A domain that joins
+    machines, as in a rack, has consecutive machines with the same leaf switch and as many of these devices.
     """
     numbers, machines = dict[object, int](), Counter[object]()
     domain = dict[Place, int]()
@@ -163,10 +170,10 @@ class _ProfileFile(Data):
 
 
 def read_profile(path: Path) -> tuple[DeviceProfile, tuple[str, ...]]:
-    """Return the profile and the aliases of one kind of device from its TOML file; the file's name is the model's name.
+    """Return the profile of one type of device, and its aliases, from a TOML file; `h100.toml` has the profile `h100`.
 
-    Raises ValueError for a file that is not TOML, and for a number that is missing, invalid or without a source;
-    OSError if the file cannot be read.
+    Raises OSError if the file cannot be read, and ValueError if it is not TOML, if a required field is missing, or if a
+    field is invalid or a number has no source.
     """
     try:
         file = _ProfileFile.model_validate(tomllib.loads(path.read_text("utf-8")))

@@ -96,10 +96,10 @@ def realise(cluster: Cluster, demands: Sequence[PoolDemand]) -> tuple[Pool, ...]
     """Choose the devices of each requested pool, and return the pools in the order of `demands`.
 
     Equal arguments give equal choices. Whole machines are assigned first, and large pools before small ones. A
-    remainder smaller than a machine is taken from the smallest free piece of a machine in which it fits. Pools that
-    sync with each other share a leaf switch if one has enough devices. Each demand must have 1 or more devices. Raises
-    ResourceError if a pool does not fit: no device has its model, no domain holds its tensor groups, or too few devices
-    are free.
+    remainder smaller than a machine is taken from the smallest free piece of a machine in which it fits. If a pool does
+    not fit in this order, pools with the largest tensor groups choose first instead. Pools that sync with each other
+    share a leaf switch if one has enough devices. Each demand must have 1 or more devices. Raises ResourceError if a
+    pool does not fit: no device has its model, no domain holds its tensor groups, or too few devices are free.
     """
     assert all(pool.devices > 0 and pool.tensor > 0 for pool in demands), "a pool has devices"
     groups = _groups(classes(cluster), demands)

@@ -134,9 +134,9 @@ def table_numbers(shape: ModelShape) -> float:
 def reading_moment(shape: ModelShape, layout: Layout, token_bytes: float, logits_bytes: float) -> dict[Part, float]:
     """Return the peak bytes of activations and logits in a pass without gradients, by part, on one device.
 
-    The peak is either one layer in progress, without logits, or the output of the last layer with its logits, if that
-    is more. `token_bytes` is the bytes of one number times the tokens of the pass; `logits_bytes` is the size of the
-    logits.
+    The peak is either one layer in progress, with only the key `activations`, or the output of the last layer with its
+    logits, with the keys `activations` and `logits`, if that is more. `token_bytes` is the bytes of one number times
+    the tokens of the pass; `logits_bytes` is the size of the logits.
     """
     layer = token_bytes * (forward_numbers(shape, layout) + table_numbers(shape))
     last = token_bytes * 2 * shape.hidden / layout.tensor

@@ -122,7 +122,7 @@ class Footprint:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the most bytes that the role has on a device at once: the sum of all parts while it works."""
+        """Return the bytes that the role has on a device while it works: the sum of all parts of `at_work`."""
         return total_bytes(self.at_work)
 
 

@@ -72,7 +72,8 @@ def stages(
 ) -> tuple[PipelineStage, ...]:
     """Return the pipeline stages that may hold the most bytes: the first and the last, or a single one.
 
-    `interleaved` is the number of model pieces in each stage, and `micro_batches` the number of micro-batches in a
+    Each of several stages has the layers of the largest one: the model's, divided by the number of stages and rounded
+    up. `interleaved` is the number of model pieces in each stage, and `micro_batches` the number of micro-batches in a
     step; None sets no limit. With the schedule "one forward, one backward", the first of p stages holds p
     micro-batches, or (1 + (p - 1) / (p · interleaved)) · p if it has several pieces, but never more than
     `micro_batches`. Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3.
@@ -87,16 +88,20 @@ def stages(
 
 
 def tables_of(shape: ModelShape, stage: PipelineStage) -> int:
-    """Return how many [vocabulary, hidden] matrices a stage holds: embedding, head, or both.
+    """Return how many [vocabulary, hidden] matrices a stage of a pipeline holds: embedding, head, or both.
 
-    Where the embedding is tied to the head, the first and the last stage of a pipeline each hold a copy.
+    `stage` is the first or the last one. Where the embedding is tied to the head, each of the two holds a copy. The
+    last of several stages has none if the model's head is not over tokens.
     """
     head = shape.head == "tokens"
     return shape.tables if stage.whole else int(stage.first or head)
 
 
 def root_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> float:
-    """Return how many parameters of a stage are outside its layers, per tensor rank: embedding, head and last norm."""
+    """Return how many parameters of a stage are outside its layers, per tensor rank: embedding, head and last norm.
+
+    The norm is counted for every stage.
+    """
     return (tables_of(shape, stage) * shape.vocabulary + 1) * shape.hidden / layout.tensor
 
 

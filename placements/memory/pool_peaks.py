@@ -85,15 +85,16 @@ def pool_peaks(
     """Return the memory peak of each phase on a pool's devices, in the order of a step.
 
     `residents` are all roles of the pool, and `turns` the phases of a step. If the role of a phase has to wake or to
-    receive weights, the peak of that moment precedes the peak of the phase. Steps repeat, so the first role wakes while
-    the last one goes to sleep. A role that trains has gradients and the activations of an update only in its update.
+    receive weights, and another role worked in the phase before, the peak of that moment precedes the peak of the
+    phase. Steps repeat, so the first role wakes while the last one goes to sleep. A role that trains has gradients and
+    the activations of an update only in its update.
 
-    A role wakes before the previous one goes to sleep; neither has a cache at that moment. Weights are synced then too,
-    through two buffers of `bucket_bytes` bytes: one is sent while the other is read. A sleeping source of weights
-    copies only its weights back; if it is a third role, these are on the device first with the leaving role and then
-    with the waking one, and the larger sum counts. Source: Sheng et al. 2024 (HybridFlow), arXiv 2409.19256, section
-    5.2; verl, which moves a trainer's optimizer to the host, loads the rollout's weights, moves the trainer's weights
-    away, and then makes the cache.
+    A role wakes before the previous one goes to sleep; a role that sleeps has no cache at that moment. Weights are
+    synced then too, through two buffers of `bucket_bytes` bytes, one of them sent while the other is read, or in the
+    bytes that the phase states. A sleeping source of weights copies only its weights back; if it is a third role, these
+    are on the device first with the leaving role and then with the waking one, and the larger sum counts. Source: Sheng
+    et al. 2024 (HybridFlow), arXiv 2409.19256, section 5.2; verl, which moves a trainer's optimizer to the host, loads
+    the rollout's weights, moves the trainer's weights away, and then makes the cache.
 
     >>> f = Footprint(resident={"weights": 4}, working={"logits": 2}, asleep={"context": 1})
     >>> residents = [PoolResident("a", f, sleeps=True), PoolResident("b", f)]

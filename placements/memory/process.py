@@ -62,8 +62,8 @@ def process_footprint(
 
     `loads` are the role's nodes. The process takes `context_bytes` before any tensor. A rank decodes at most
     `sample_rows` rows at a time. A pass without gradients reads `forward_tokens` tokens at a time; an update reads the
-    micro-batch of the plan (`running`), else that of its node, else all rows. A row is never split. `trains` tells
-    whether the role has optimizer states.
+    micro-batch of the plan (`running`), else that of its node, else all rows. A row is never split. If the role
+    `trains`, it has optimizer states, unless all its updates use plain SGD.
     """
     model = _ProcessModel(shape, layout, running)
     rollout = dict[str, int]()
@@ -323,7 +323,10 @@ class RowsPass:
 
 
 def sampled_pass(load: NodeWorkload, ranks: int, sample_rows: int) -> RowsPass:
-    """Return the rows that one of `ranks` data ranks decodes at a time: its rows of a round, at most `sample_rows`."""
+    """Return the rows that one of `ranks` data ranks decodes at a time: its rows of a round, at most `sample_rows`.
+
+    A node generates its rows in one or more rounds, one after another; of several rounds, the largest one counts.
+    """
     rows = min(-(-load.round_prompts // ranks) * load.samples, sample_rows)
     return RowsPass(rows, -(-rows // load.samples), int(load.prompt.most), int(load.response.most))
 

@@ -167,5 +167,8 @@ def cache_bytes(shape: ModelShape, layout: Layout, context_tokens: int, number_b
 
 
 def awake_bytes(footprint: Footprint) -> int:
-    """Return how many more bytes a role takes on a device awake than asleep, its cache included."""
+    """Return how many more bytes a role takes on a device while it is awake but idle than while it sleeps.
+
+    Its cache is included.
+    """
     return total_bytes(footprint.resident) - total_bytes(footprint.asleep)

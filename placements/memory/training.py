@@ -86,7 +86,7 @@ class TrainingSettings:
 
     @property
     def width_bytes(self) -> int:
-        """Return the bytes of one number in the precision of the computation."""
+        """Return the bytes of one number that is computed with; 2 for fp8 and fp4, which convert from bfloat16."""
         return WIDTH_BYTES[self.precision]
 
     @property
@@ -143,7 +143,8 @@ def _stages(
 def state_bytes(shape: ModelShape, training: TrainingSettings, stage: PipelineStage) -> Bytes:
     """Return the bytes of weights, adapters, gradients and optimizer states for one device of a stage, by part.
 
-    States that are offloaded to the host are counted too. With AdamW in mixed precision on N ranks, a parameter takes:
+    States that are offloaded to the host are counted too; parts without bytes are left out. With AdamW in mixed
+    precision on N ranks, a parameter takes these bytes:
 
     | sharding | weights | gradients | optimizer |
     |---|---|---|---|

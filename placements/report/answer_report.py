@@ -18,7 +18,10 @@ from placements.workload.batch_partition import BatchSizes, batch_text
 
 
 def answer_text(search: SearchResult, plan: Plan, top: int) -> str:
-    """Return a search as text: its best `plan`, at most `top` ranked plans, and other staleness and what-ifs if any."""
+    """Return a search as text: its best plan, at most `top` ranked plans, and other staleness and what-ifs if any.
+
+    `plan` is the best plan of the search.
+    """
     parts = [search_report(search, plan, top=top)]
     parts += [staleness_text(search.stalenesses, search.problem.lag)] if search.stalenesses else []
     parts += [what_if_text(search)] if search.what_ifs else []
@@ -29,8 +32,8 @@ def staleness_text(searches: Sequence[SearchResult], chosen: int) -> str:
     """Return a table with a row for each staleness: seconds of a step, devices by use, and the updates between syncs.
 
     `searches` has one search for each staleness, in ascending order. `→` marks the staleness `chosen`, in updates.
-    Percentages compare a step with that of the first search. If `chosen` is 0 although others were tried, lines say
-    why.
+    Percentages compare a step with that of the first search. If `chosen` is 0 although others were tried, lines below
+    the table say how steps overlap in the best plan of the smallest other staleness, or why they do not.
     """
     rows = list[list[str]]()
     for search in searches:
@@ -75,8 +78,10 @@ def indented(lines: Sequence[str]) -> Iterator[str]:
 def answer_data(search: SearchResult, top: int, notes: Sequence[str]) -> dict[str, Any]:
     """Return a search as JSON-compatible data: the proof, at most `top` plans, notes, what-ifs and other staleness.
 
-    `value` and `bound` are in the `unit` of the objective; `value` is from the simulated step of the best plan. A named
-    placement or a what-if that does not fit is None.
+    The keys are `search`, `ranked`, `named`, `notes`, `what_if` and `staleness`. In `search`, `value` and `bound` are
+    in the `unit` of the objective; `value` is from the simulated step of the best plan. `ranked` has at most `top`
+    plans. A named placement or a what-if that does not fit is None. `staleness` has an entry for each staleness that
+    was tried.
     """
     objective = search.objective
     return {

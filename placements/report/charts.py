@@ -67,10 +67,11 @@ def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Compa
 
 
 def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
-    """Return whether a candidate of a search equals a plan, apart from names of pools and the choice of machines.
+    """Return whether a candidate of a search equals a plan, apart from names of pools and the choice of devices.
 
-    The same roles must share pools of the same size, with the same engines, layouts and settings; their lag may differ.
-    Raises ResourceError if the candidate's cluster has no devices for a pool of the plan.
+    The same roles must share pools with as many devices, with the same engines, layouts and settings; how far their
+    steps overlap, and in how many chunks groups are passed on, may differ. Raises ResourceError if the candidate's
+    cluster has no devices for a pool of the plan.
     """
     return _role_settings(ranked.homes) == _role_settings(homes_of_plan(ranked.problem, plan))
 
@@ -121,9 +122,9 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
     """Return a scatter chart of all simulated plans of a search: seconds of a step against peak bytes of a device.
 
     Ranked plans come first, in the order of the search, then named placements that are not among them. Marks show the
-    best plan and those that no other plan equals or beats in both seconds and bytes. If `plan` is not the best plan,
-    the caption has the seconds of its step. Raises ResourceError if the search's cluster has no devices for a pool of
-    `plan`.
+    best plan, and those for which no plan with other seconds or bytes is at least as good in both. If `plan` is given
+    and is not the best plan, the caption has the seconds of its step. Raises ResourceError if the search's cluster has
+    no devices for a pool of `plan`.
     """
     simulated = candidates(search)
     points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in simulated]
@@ -151,7 +152,10 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
 
 
 def candidates(search: SearchResult) -> list[RankedPlan]:
-    """Return each simulated plan of a search once: the ranked plans, then named placements that are not among them."""
+    """Return each simulated plan of a search once: the ranked plans, then the best plans of named placements.
+
+    Plans of named placements that are among the ranked plans are not repeated.
+    """
     plans = {candidate.blocks: candidate for candidate in search.ranked}
     for _, candidate in search.named:
         if candidate is not None:
@@ -160,7 +164,7 @@ def candidates(search: SearchResult) -> list[RankedPlan]:
 
 
 def fullest_bytes(ranked: RankedPlan) -> int:
-    """Return the peak memory, in bytes, of the fullest device of a plan; 0 if no memory is forecast."""
+    """Return the highest peak memory of any device of a plan, in bytes; 0 if no memory is forecast."""
     forecasts = forecasts_of(ranked.problem, ranked.homes)
     return max((forecast.worst.memory_bytes for forecast in forecasts if forecast.worst is not None), default=0)
 

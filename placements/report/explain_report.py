@@ -51,10 +51,10 @@ class Explanation:
         return next(part for part in self.parts if role in part)
 
     def alternatives(self, role: str) -> tuple[AlternativePool, ...]:
-        """Return the best plan with `role` on each other pool, then on a pool of its own if `role` shares one now.
+        """Search for the best plan with `role` on each other pool, then on a pool of its own if `role` shares one now.
 
-        The attribute `ranked` of an alternative is None if no such plan fits. Raises PlanError if no role has the
-        name `role`.
+        Returns an alternative for each of these pools. Its attribute `ranked` is the best plan found, which may be
+        slower than the current plan; None if none is found. Raises PlanError if no role has the name `role`.
         """
         names = [placed.name for placed in self.problem.roles]
         if role not in names:
@@ -62,7 +62,10 @@ class Explanation:
         return tuple(alternative_pools(self.problem, self.parts, role))
 
     def faster_text(self) -> str:
-        """Return a line about the fastest plan with the same roles on each pool; "" if that is not 0.05% faster."""
+        """Search for the fastest plan with the same roles on each pool, and return a line that compares the two plans.
+
+        Returns "" if no plan is found, or if the fastest found is not at least 0.05% faster than this one.
+        """
         return fastest_text(self.current, solved(self.problem, PoolOptions(self.problem), self.parts))
 
     def text(self, role: str, pools: Sequence[AlternativePool]) -> str:

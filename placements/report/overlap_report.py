@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import fsum
 
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.quantities import listed, many, show_s
 from placements.search.plan_builder import RankedPlan
-from placements.step.overlap import overlaps_of
+from placements.step.overlap import ALWAYS_TRIED, overlaps_of
 from placements.step.role_placements import RolePlacement, homes_of_plan
-from placements.step.step_forecast import step_of
+from placements.step.step_forecast import period_of, step_of
 from placements.step.window import window_of
 from placements.workload.planning_problem import PlanningProblem
 
@@ -23,8 +24,8 @@ def overlap_lines(problem: PlanningProblem, plan: Plan, ranked: Sequence[RankedP
     """Yield lines about the overlap of a plan's steps: how far each role works ahead, its lag, and the bytes held.
 
     If steps of the plan do not overlap although the problem allows it, the only line says why; `ranked` are other plans
-    of the search, best first, for this line. Yields nothing if the problem does not allow overlap. Raises ResourceError
-    if the problem's cluster has no devices for a pool of the plan.
+    of the search, best first, for this line. Yields nothing if steps do not overlap and the problem does not allow it,
+    or has no weights to sync. Raises ResourceError if the problem's cluster has no devices for a pool of the plan.
     """
     homes = homes_of_plan(problem, plan)
     ahead = [home for home in homes if home.ahead]
@@ -38,10 +39,37 @@ def overlap_lines(problem: PlanningProblem, plan: Plan, ranked: Sequence[RankedP
         rows = f"rows of {window.batches} steps, up to {show_bytes(window.rows_bytes)}"
         yield f"  held in host memory at once: {rows}{weights if window.copies else ''}"
         used = max((home.lag for home in ahead), default=0)
-        if problem.staleness and used < problem.staleness and not problem.streamed:
+        if problem.staleness and used < problem.staleness and problem.contract != "ready":
             yield f"  {many(problem.staleness, 'update')} may be used: more than {used} makes no step shorter"
+        yield from in_flight_lines(problem, homes)
     elif problem.overlaps and problem.synced:
         yield f"steps do not overlap: {why_alone(problem, homes, plan, ranked)}"
+
+
+def in_flight_lines(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Iterator[str]:
+    """Yield a line on what rows in flight gain: the same placements and overlap with syncs that wait for responses.
+
+    A row is in flight if its response goes on with new weights after a sync. Yields nothing if no role has such rows,
+    or if seconds are not known.
+    """
+    flying = [home for home in homes if home.running.in_flight]
+    waiting = [
+        replace(
+            home,
+            running=home.running.model_copy(update={"contract": "scheduled"}),
+            lag=home.lag - home.behind * problem.running.updates(home.role.param),
+            behind=0,
+        )
+        for home in homes
+    ]
+    step, scheduled_s = step_of(problem, homes), period_of(problem, waiting)
+    if not flying or not step.period_s or not scheduled_s:
+        return
+    again_s = fsum(task.parts.get("resume") or 0.0 for task in step.tasks if task.role in {h.role.name for h in flying})
+    saved = 1 - step.period_s / scheduled_s
+    gain = f"rows in flight save {saved:.0%}" if saved > 0 else f"rows in flight do not pay ({-saved:+.0%})"
+    caches = f"; caches take {show_s(again_s)}" if again_s else ""
+    yield f"  {gain}: {show_s(scheduled_s)} a step if syncs wait for responses{caches}"
 
 
 def why_alone(
@@ -52,9 +80,10 @@ def why_alone(
     The fastest step with overlap, of the plan's placements `homes` and the first five `ranked` plans, is compared with
     that of the plan. If none is possible, or the seconds of the plan are unknown, the text has the possible reasons.
     """
-    overlaps = list(overlaps_of(problem, homes))
+    depths = range(1, ALWAYS_TRIED + 1)
+    overlaps = list(overlaps_of(problem, homes, depths))
     for candidate in ranked[:COMPARED]:
-        overlaps += overlaps_of(problem, candidate.homes)
+        overlaps += overlaps_of(problem, candidate.homes, depths)
     steps = [step for overlap in overlaps if (step := step_of(problem, overlap)).period_s is not None]
     if not steps or plan.step is None or not plan.step.period_s:
         why = "sampling has no devices of its own, rows of several steps do not fit, or a step makes more updates"

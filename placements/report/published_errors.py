@@ -59,8 +59,8 @@ def error_lines(plan: Plan) -> Iterator[str]:
     """Yield lines of at most 80 columns with the published errors of a plan's forecast seconds and bytes.
 
     If the plan has no devices, or any device is a CPU or of an unknown model, the only line says that the error is not
-    known. Otherwise, a plan without forecast seconds gets only the error of its memory, and one without forecast no
-    line.
+    known. Otherwise, a plan that has only a forecast of memory gets only the error of memory, and a plan without any
+    forecast gets no line.
     """
     if not has_published_rows(plan):
         yield UNKNOWN
@@ -91,7 +91,7 @@ def step_error(plan: Plan) -> str:
 def has_published_rows(plan: Plan) -> bool:
     """Return whether published figures exist for devices like those of a plan: all must be GPUs of known models.
 
-    The result is False for a plan without devices.
+    The result is False for a plan without devices, or with a device that its cluster lacks.
     """
     devices = [plan.cluster.device(*place) for pool in plan.pools for place in pool.devices]
     return bool(devices) and all(device is not None and not profile_of(device).nominal for device in devices)

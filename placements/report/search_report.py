@@ -26,7 +26,7 @@ from placements.search.search import COST_ERROR, DRAWS, TIED_SHARE, SearchResult
 from placements.solver.problem import Objective
 from placements.step.memory_forecast import footprint_of
 from placements.step.role_placements import homes_of_plan
-from placements.step.task_rows import task_rows
+from placements.step.task_rows import task_rows, without_chunk
 from placements.workload.batch_partition import many
 from placements.workload.planning_problem import PlanningProblem
 
@@ -202,7 +202,9 @@ def _seconds(step: StepForecast | None) -> Iterator[str]:
         yield f"between steps, by the driver: {show_s(between_s)}; host times are estimates (`calibrate` fits them)"
     if step.cycle:
         everything = all(task.name in step.cycle for task in step.tasks if task.pools and task.seconds)
-        path = "everything, one after another" if everything else " → ".join(step.cycle)
+        path = (
+            "everything, one after another" if everything else " → ".join(dict.fromkeys(map(without_chunk, step.cycle)))
+        )
         yield from flowing([[f"critical path: {path}"]], " → ")
 
 
@@ -359,8 +361,10 @@ def sorted_parts(search: SearchResult, variant: PlacementVariant) -> tuple[tuple
 def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
     """Return a text that compares a plan with the best plan of the search, and says why the plan takes more.
 
-    `measure` is what is compared, such as the seconds of a step; a difference of up to 5% is a tie. If the plan takes
-    less, the text says why it is not the best: your request excludes it, or it loses more if costs differ.
+    `measure` is what is compared, such as the seconds of a step. A plan that takes up to 5% more is a tie, unless
+    numbers of devices are compared and it has more. A plan that takes as much, or less by under 0.05%, is called the
+    best. If it takes at least 0.05% less, the text says why it is not the best: your request excludes it, or it loses
+    more if costs differ from the forecast.
     """
     excess = _more(ranked, search.best, measure)
     if excess <= 0:
@@ -376,9 +380,9 @@ def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure)
 def why_slower(slow: TimedPlan, fast: TimedPlan) -> str:
     """Return a text that says why the step of `slow` is longer than that of `fast`.
 
-    The text names tasks that take longer and tasks that no longer overlap others: at most three of each, and only those
-    that account for at least a tenth of the difference and a millisecond. If there are none, the text says that pools
-    wait for each other, or that there is only one pool.
+    The text names tasks on the critical path of `slow` that take longer or no longer overlap others: at most three of
+    each, and only those that account for at least a tenth of the difference and a millisecond. If there are none, the
+    text says that pools wait for each other, or that there is only one pool.
     """
     slow_s, fast_s = (
         {task.name: task.seconds / task.every for task in plan.step.tasks if task.seconds is not None}
@@ -404,7 +408,8 @@ def what_if_text(search: SearchResult) -> str:
     """Return a table of a search's what-ifs: seconds of a step of the best plan after each change, and its pools.
 
     If the objective is cost, the cost of a step is listed too. A percentage compares the objective with that of the
-    best plan of `search`. A change with which no plan fits has the text "does not fit".
+    best plan of `search`; for the objective devices, it compares seconds if the number of devices is the same. A change
+    with which no plan fits has the text "does not fit".
     """
     measure = MEASURES[search.objective]
     blank = [""] * (2 if measure.unit == "currency" else 1)

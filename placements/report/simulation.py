@@ -21,7 +21,7 @@ DRAWN_SHARE = 1e-3  # of a step: a shorter run is not drawn
 
 
 def simulate(step: StepForecast, steps: int) -> Simulation:
-    """Return the simulation of the first `steps` steps (1 or more) of a plan from the forecast of its step.
+    """Simulate the first `steps` steps of a plan from the forecast of its step, and return when each task runs.
 
     Raises ValueError if the seconds of a task are unknown, negative or infinite, if `steps` is below 1, or if tasks of
     a step wait for each other in a cycle; PlanError for duplicate tasks; UnknownNameError for waits of unknown tasks.
@@ -59,10 +59,11 @@ class Simulation:
     def text(self, columns: int) -> str:
         """Return a text with a lane to scale for each pool, at most `columns` wide, and why each pool is idle.
 
-        `│` marks the end of a run and dots mark idle time. A label is cut to the width of its run. A run shorter than
-        one column takes one while there is space; a run shorter than a thousandth of a step is not drawn. If the steps
-        need more columns, lanes are left out; so are reasons for less than a thousandth of the time. The host's lane is
-        last.
+        A lane has at least 10 columns besides the pool's name, even if `columns` is less; lines with reasons are not
+        broken. `│` marks the end of a run and dots mark idle time. A label is cut to the width of its run. A run
+        shorter than one column takes one while there is space; a run shorter than a thousandth of a step is not drawn.
+        If the steps need more columns, lanes are left out; so are reasons for less than a thousandth of the time. The
+        host's lane is last.
         """
         timeline, margin = self.timeline, max(map(len, self._pools), default=0)
         width = max(columns - margin - 1, 10)

@@ -60,11 +60,11 @@ def parts_of(plan: Plan) -> Parts:
 
 
 def alternative_pools(problem: PlanningProblem, parts: Parts, role: str) -> Iterator[AlternativePool]:
-    """Yield one alternative for each other pool that `role` could join, then one with `role` on a pool of its own.
+    """Search for the best plan with `role` on each other pool that it could join, and then on a pool of its own.
 
-    `parts` has the roles of each pool in the current plan. The other roles stay grouped as they are, but the devices of
-    every pool may change. Each alternative has the best plan of that grouping, or None if none fits. There is no
-    alternative with a pool of its own if `role` already has one.
+    Yields an alternative for each; the last is left out if `role` already has a pool of its own. `parts` has the roles
+    of each pool in the current plan, `role` included. The other roles stay grouped as they are, but the devices of
+    every pool may change. Each alternative has the best plan found for that grouping, or None if none is found.
     """
     pools = PoolOptions(problem)
     rest = [tuple(name for name in part if name != role) for part in parts]

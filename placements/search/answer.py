@@ -26,14 +26,15 @@ def answer(
     clusters: Callable[[str], Cluster] | None = None,
     say: Say = lambda _: None,
 ) -> SearchResult:
-    """Return the search for the best plan, with a search for each staleness that was tried and for each what-if.
+    """Search for the best plan, and return the result with a search for each staleness that was tried and each what-if.
 
     The problem of the result has the chosen staleness: for `auto`, what `best_staleness` selects among `stalenesses`. A
     what-if for which nothing fits has None in place of a search. For the objective devices, the result has no named
     placements. `clusters` reads the cluster of a what-if `devices=…`; None refuses such what-ifs. `say` is called with
-    each note for the user. Raises ResourceError if no plan fits, UnknownNameError for an unknown named placement,
-    UnknownNameError or SettingError for an invalid what-if, and UsageError or PlanError for a what-if with devices that
-    cannot serve the request or have an unknown speed. Lets errors of `clusters` through.
+    each caution that the chosen staleness adds, and with a note for each option that has no effect in the best plan.
+    Raises ResourceError if no plan fits, UnknownNameError for an unknown named placement, UnknownNameError or
+    SettingError for an invalid what-if, and UsageError or PlanError for a what-if with devices that cannot serve the
+    request or have an unknown speed. Lets errors of `clusters` through.
     """
     request = request or PlanRequest()
     earlier, tried, staleness = cautions(problem), tuple[SearchResult, ...](), request.staleness
@@ -52,17 +53,20 @@ def answer(
     if problem.ratio is not None and not search.best.disaggregated:
         ratio = "{}:{}".format(*problem.ratio)
         say(f"--ratio {ratio} has no effect: in the best plan, rollout and training share a pool")
-    if problem.streamed and not problem.lag and not any(home.chunks > 1 for home in search.best.homes):
+    if problem.streamed and not any(home.chunks > 1 for home in search.best.homes):
         say("--streamed has no effect: no chunks make the step shorter")
+    if problem.contract == "in_flight" and staleness is not None and not any(home.ahead for home in search.best.homes):
+        say("--contract in_flight has no effect: in the best plan steps do not overlap")
     what_ifs = tuple((text, _what_if(problem, text, request, clusters)) for text in request.what_if)
     return replace(search, stalenesses=tried, what_ifs=what_ifs)
 
 
 def stalenesses(problem: PlanningProblem, at_most: int, request: PlanRequest | None = None) -> tuple[SearchResult, ...]:
-    """Return a search for the best plan at each candidate staleness, in ascending order of staleness in policy updates.
+    """Search for the best plan at each candidate staleness, and return the results in ascending order of staleness.
 
-    The candidates are `at_most`, and those of 0, 1, 2, 3, 4, 6, 8, 12 and 16 that are smaller. A staleness at which no
-    plan fits is left out; the result may be empty. The request's `robust` is ignored.
+    Staleness is in policy updates. The candidates are `at_most`, and those of 0, 1, 2, 3, 4, 6, 8, 12 and 16 that are
+    smaller. A staleness at which no plan fits is left out; the result may be empty. The request's `robust` is ignored.
+    Raises UnknownNameError for an unknown named placement.
     """
     searches, request = list[SearchResult](), replace(request or PlanRequest(), robust=False)
     for staleness in sorted({*(candidate for candidate in CANDIDATES if candidate < at_most), at_most}):

@@ -45,8 +45,9 @@ class _SystemRun(Protocol):
 def plan_of_run(problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumptions) -> Plan:
     """Return the run of another system as a plan with its forecast; `assumed` is stored in the plan.
 
-    A role without a layout in `run` is fully sharded over its devices, and one without settings uses bfloat16. Raises
-    ResourceError if the cluster has no devices for a pool.
+    Engines and staleness are those of the problem; those of `run` are not read. A role without a layout in `run` is
+    fully sharded over its devices, and one without settings uses bfloat16. Raises ResourceError if the cluster has no
+    devices for a pool.
     """
     return plan_from(problem, _homes(problem, run), assumed)
 
@@ -56,9 +57,10 @@ def forecast_run(
 ) -> tuple[Plan | None, tuple[str, ...]]:
     """Return the run of another system as a plan with its forecast, and sentences that say why the plan does not fit.
 
-    The engines and the staleness of the run replace those of the problem and of `assumed`, which is stored in the plan.
-    The sentences are about memory of devices and hosts, and about rows that a cache cannot hold; there are none if the
-    plan fits. The plan is None if the cluster does not have the devices of its pools.
+    The engines and the staleness of the run replace those of the problem and of `assumed`, which is stored in the plan;
+    if the staleness of the run is 0, `assumed` keeps its own. The sentences are about memory of devices and hosts, and
+    about rows that a cache cannot hold; there are none if the plan fits. If the cluster does not have the devices of
+    its pools, the plan is None, and the only sentence says so.
     """
     problem = replace(problem, engines=dict(run.engines), staleness=run.lag)
     update = {"engines": dict(run.engines), "staleness": run.lag or assumed.staleness}
@@ -72,12 +74,13 @@ def forecast_run(
 
 
 def other_layouts(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
-    """Yield copies of a plan in which the trained policy has another layout, fastest first.
+    """Yield copies of a plan in which the trained policy has each of its possible layouts, fastest first.
 
-    At most the 200 fastest layouts are used, of those with which the policy's training fits in a device's memory. The
-    same layouts follow again with all roles on shared pools set to sleep while others work. Yields nothing if no role
-    trains weights that another role samples from. The copies keep the forecast of `plan`, so it must be made again.
-    Raises ResourceError if the problem's cluster has no devices for a pool.
+    The policy is the first role of the plan that trains weights from which another role samples. At most the 200
+    fastest layouts are used, of those with which its training fits in a device's memory; that of `plan` may be among
+    them. The same layouts follow again with all roles on shared pools set to sleep while others work, and without
+    offloading. Yields nothing if no role trains weights that another role samples from. The copies keep the forecast of
+    `plan`, so it must be made again. Raises ResourceError if the problem's cluster has no devices for a pool.
     """
     synced = set(problem.synced.values())
     home = next((home for home in homes_of_plan(problem, plan) if home.role.name in synced), None)

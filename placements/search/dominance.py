@@ -86,7 +86,7 @@ def slower_somewhere(stages_s: Sequence[float], compared_s: Sequence[float]) -> 
 
 
 def undominated(options: Iterable[RoleOption]) -> list[RoleOption]:
-    """Return the options that no other dominates, by ascending seconds; of equal options, only the first stays.
+    """Return the options that no other dominates, by ascending seconds; of options with equal numbers, only the first.
 
     Options with equal seconds are in the order of their bytes at rest, then at peak.
     """
@@ -131,7 +131,7 @@ class CombinedOptions:
         """Return the ways to run one role, one for each of `options`.
 
         The work of the role, except moving its state, takes `slowed` times its seconds; `ready_s` is added to the last
-        stage. `bit` is a bit mask that identifies the process of the role's engine.
+        stage, that of weight syncs. `bit` is a bit mask that identifies the process of the role's engine.
         """
         rows = [
             (option.rest_bytes, option.over_bytes, option.wakes_bytes, 0, option.host_bytes, option.context_bytes, bit)
@@ -187,7 +187,8 @@ class CombinedOptions:
     def fitting(self, room_bytes: int, host_bytes: int, rest: Sequence[CombinedOptions] = ()) -> CombinedOptions:
         """Return the ways that fit in `room_bytes` of a device and in `host_bytes` of host memory.
 
-        For each role in `rest`, which is still to be added, the fewest bytes of any of its ways are reserved.
+        For each role in `rest`, which is still to be added, the fewest bytes at rest of any of its ways are reserved,
+        without the context of its process, and the fewest on the host.
         """
         rest_bytes = sum(int((role.memory[REST] - role.memory[CONTEXT]).min()) for role in rest)
         rest_host_bytes = sum(int(role.memory[HOST].min()) for role in rest)
@@ -198,7 +199,8 @@ class CombinedOptions:
         """Return the ways that no other way dominates, fastest first; of equal ways, only the first.
 
         A way dominates another if it takes no more seconds in any stage and, if `bytes_too`, no more bytes of any kind.
-        If there are more than `maximum` ways, the slowest are dropped and `cut` is set; None returns all.
+        At most `maximum` of these ways are returned; if there are more, the slowest are dropped and `cut` of the result
+        is True. None returns all.
         """
         if len(self) <= 1:
             return self

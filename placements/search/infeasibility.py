@@ -111,8 +111,8 @@ def smallest_option(problem: PlanningProblem, role: Role) -> SmallestOption | Ro
     """Return the way to run a role alone that comes nearest to fitting in memory; the role itself if none is possible.
 
     The nearest way exceeds a device's memory by the fewest bytes or, if equal, takes the fewest devices. Ways that need
-    more host memory than a device's share are ignored. If a role that samples on GPUs has no other way, ways with a
-    cache for a single row are considered too, even if their seconds are unknown.
+    more host memory than a device's share are ignored. If a role that samples has no other way on a number of GPUs,
+    ways with a cache for a single row are considered there too, even if their seconds are unknown.
     """
     options = [
         option
@@ -229,7 +229,8 @@ def larger_problems(problem: PlanningProblem) -> Iterator[Iterator[tuple[str, Pl
     """Yield for each kind of change that may help an iterator over (text, changed problem), the smallest change first.
 
     The kinds are more host memory, more prompts per step, shorter responses, and narrower weights of rollouts. More
-    prompts are left out if their rows suffice for all devices, and narrower weights unless rollouts use bfloat16.
+    prompts are left out if the present ones can already be divided among all devices, and narrower weights unless
+    rollouts use bfloat16.
     """
 
     def with_host_memory(times: int) -> tuple[str, PlanningProblem]:

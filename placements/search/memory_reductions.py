@@ -50,7 +50,7 @@ class ReducedProblem:
     changes: tuple[str, ...] = ()
 
     def changed(self, knob: MemoryKnob, value: int) -> ReducedProblem:
-        """Return a copy in which `value` replaces the number that `knob` describes; `changes` names the change."""
+        """Return a copy with `value` in place of the number that `knob` describes; `changes` has a text for it."""
         update: dict[str, Any] = {knob.name: value}
         if knob.role:
             changes = (*self.changes, f"{knob.name}={value} of {knob.role} in the plan")
@@ -75,9 +75,9 @@ Fits = Callable[[ReducedProblem], bool]
 def smallest_changes(start: ReducedProblem, fits: Fits) -> tuple[str, ...]:
     """Return changes that each make `fits` true on their own, as texts such as `batch=64`; () if none does.
 
-    Every number that can be halved is tried alone, and halved as few times as possible. If no number alone helps, the
-    result has at most one text, of a joint change: of all numbers that leave results unchanged and, if necessary, of
-    the batch too.
+    `fits` must be False for `start`. Every number that can be halved is tried alone, and halved as few times as
+    possible. If no number alone helps, the result has at most one text, of a joint change: of numbers that leave
+    results unchanged and, if these are not enough, of the batch too.
     """
     knobs = [MemoryKnob("micro_batch_tokens", _halvings(n, 1), role=role) for role, n in start.micro_batches.items()]
     for free, settings, fields in HALVED:

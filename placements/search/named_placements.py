@@ -72,11 +72,13 @@ class SortedRoles:
 
 
 def sorted_roles(graph: Graph) -> SortedRoles:
-    """Return the names of a flow's roles, sorted by function: policies, critics, references and scorers.
+    """Return the names of a flow's roles, grouped by function: policies, critics, references and scorers.
 
-    A critic is a trained model that does not sample, and that has another head than for tokens or computes outputs on
-    which the update of another model depends. Other trained models are policies. A frozen model that samples or scores
-    is a scorer; other frozen models are references.
+    A role is one use of a model (sample, infer or train); names in a group are in the flow's order. A trained model is
+    a critic if no role samples from it, and if its head predicts something other than tokens or it computes outputs on
+    which the update of another model depends. All other trained models are policies. Models that are not trained are
+    frozen, and each of their roles is judged by itself: it is a scorer if it samples or if one of its nodes scores,
+    else a reference.
     """
     every, kinds = roles(graph), {node.name: node.op.kind for node in graph.all_nodes}
     trained = {role.param for role in every if role.use == "train"}

@@ -35,8 +35,8 @@ def cautions(problem: PlanningProblem) -> tuple[str, ...]:
     """Return a sentence for each requirement of a problem that its models, devices or flow do not meet.
 
     These are models with fewer positions than the longest row has tokens, devices without arithmetic in the precision
-    of the weights that generate responses, staleness for which the flow declares no bound, responses that continue
-    across steps, which no run does, and engines that would sample another distribution.
+    of the weights that generate responses, staleness for which the flow declares no bound, and default engines that are
+    not considered, since they would sample another distribution than the flow asks for.
     """
     notes, models = list[str](), dict[tuple[str, int], tuple[int, list[str]]]()
     for role in problem.roles:
@@ -66,11 +66,6 @@ def cautions(problem: PlanningProblem) -> tuple[str, ...]:
             f"{problem.graph.name} declares no staleness bound: its loss is not corrected for stale rollouts, and "
             f"`run` refuses a plan with them, until the flow has "
             f"`generate(stale({param}, at_most={problem.staleness}), …)`"
-        )
-    if problem.streamed and problem.lag and problem.synced:
-        notes.append(
-            "--streamed with --staleness is a forecast only: no run lets responses continue in the next step, so `run` "
-            "refuses this plan; without --staleness, they are read within their step"
         )
     defaults, (engine, *_) = DEFAULT_ENGINES[problem.kind]["sample"], problem.engines_of("sample")
     if "sample" not in problem.engines and engine not in defaults:

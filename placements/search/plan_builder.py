@@ -90,7 +90,8 @@ def homes_of_blocks(
     that its first pinned role is pinned to; the others are `pool0`, `pool1` and so on, except names in use. A single
     pool for all roles is called `all`. A role alone on its pool never sleeps, and a role that reads the same copy of
     weights that another role trains has no lag. Steps overlap as far as the problem's staleness allows and makes them
-    shorter; groups are handed out in chunks if the problem asks for it and a step gets shorter.
+    shorter. If the problem asks for it and a step gets shorter, groups of responses are passed on in chunks while
+    others are still sampled.
     """
     pins = pins or {}
     numbered = (f"pool{number}" for number in range(len(blocks) + len(pins)))
@@ -124,6 +125,7 @@ def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed:
             lag=home.lag,
             ahead=home.ahead,
             chunks=home.chunks,
+            behind=home.behind,
             running=home.running,
         )
         for home in in_order(problem, homes)

@@ -60,9 +60,10 @@ class PoolOptions:
 
     @cached_property
     def groups(self) -> tuple[tuple[tuple[int, ...], DeviceGroup], ...]:
-        """Return every pool that the cluster allows, as (number of devices of each class, device group).
+        """Return each pool that a search tries, as (number of devices of each class, device group).
 
-        All devices of a pool are of one class. Pools that need a network of unknown speed are left out.
+        Its devices are of one class, and their number is one of `topology.sizes`. Pools that need a network of unknown
+        speed are left out.
         """
         classes = self.problem.classes
         return tuple(
@@ -78,7 +79,7 @@ class PoolOptions:
         return barriers_of(self.problem)
 
     def options(self, block: frozenset[int], max_s: float = inf) -> Sequence[Option]:
-        """Return the solver's options to run a block of roles, for every possible pool; () if none fits.
+        """Return the solver's options to run a block of roles, for each pool in `groups`; () if none fits.
 
         Pools on which the roles' fastest options take more than `max_s` seconds in all are skipped.
         """

@@ -22,10 +22,11 @@ from placements.search.dominance import RoleOption, slower_somewhere, undominate
 from placements.step.role_costs import (
     DeviceGroup,
     footprint,
+    least_sampling_seconds,
     offloaded_seconds,
     passing_seconds,
-    sampling_seconds,
     streams,
+    stretch_of,
     waking_bytes,
     woken_seconds,
 )
@@ -75,7 +76,8 @@ class RoleOptions:
         """Return the options with all state on the devices, fastest first; a rollout engine's cache holds all rows.
 
         If no cache size is large enough for all rows, the rollout engine has the largest cache. A role that trains or
-        reads rows uses the first engine that has any option. Returns () if no engine can run the role.
+        reads rows uses the first engine that has any option. Returns () if no engine can run the role there in known
+        seconds.
         """
         if self.role.use == "sample":
             options = list(self._rollout_options())
@@ -295,7 +297,9 @@ class RoleOptions:
 
     def _rollout_options(self) -> Iterator[RoleOption]:
         """Yield the options to generate, each with the least cache in which no row waits, else the largest."""
-        batches = self.problem.lag + 1 if streams(self.problem, self.role) else 1
+        batches = float(self.problem.lag + 1) if streams(self.problem, self.role) else 1.0
+        if self.problem.contract == "in_flight":
+            batches = max(1.0, (self.problem.lag_of(self.role) + 1) / min(map(stretch_of, self._loads)))
         for engine in self.problem.engines_of("sample"):
             serving, max_replicas = self.problem.serving_of(engine), inf if is_server(engine) else self._max_ranks
             for layout in self._layouts(engine):
@@ -307,7 +311,12 @@ class RoleOptions:
                         max(
                             load.longest_tokens,
                             cache_wanted(
-                                load.round_rows * batches, load.prompt, load.response, layout, serving, load.samples
+                                ceil(load.round_rows * batches),
+                                load.prompt,
+                                load.response,
+                                layout,
+                                serving,
+                                load.samples,
                             ),
                         )
                         for load in self._loads
@@ -323,7 +332,7 @@ class RoleOptions:
             running = RoleSettings(precision=precision, cache_share=share, sleeps=share is not None)
         awake = running.model_copy(update={"sleeps": False})  # as in a pool of its own
         place = self.problem, self.group, engine, layout, awake
-        seconds = {load: sampling_seconds(*place, load) for load in self._loads}
+        seconds = {load: least_sampling_seconds(*place, load) for load in self._loads}
         yield from self._option_of(engine, layout, running, seconds)
 
     def _cache_room(self, engine: str, layout: Layout, share: float) -> int:

@@ -116,8 +116,9 @@ class SearchResult:
 
 
 def find(problem: PlanningProblem, request: PlanRequest | None = None) -> SearchResult:
-    """Return the result of a search for the best plan: ranked plans, the best plan of each named placement, and bounds.
+    """Search for the best plan, and return ranked plans, the best plan of each named placement, and bounds.
 
+    The best plan found comes first; `proven` of the result is True if no plan of the layouts considered can be better.
     If a robust plan is requested, the plan with the least mean regret comes first. The request's `staleness` and
     `what_if` are ignored: they are for `answer`. Raises ResourceError if nothing fits, with the missing memory and the
     smallest changes that would help, and UnknownNameError for an unknown named placement.
@@ -252,10 +253,10 @@ class _SimulatedPlans:
 
 
 def waiting_at_stages(assignments: AssignmentProblem, pools: PoolOptions, method: Method = "auto") -> list[Assignment]:
-    """Return the choices that would be best if all pools waited for each other after each stage, best first.
+    """Search for the choices that would be best if all pools waited for each other after each stage, and return them.
 
-    The values of the choices do not contain these waits. Returns [] if the flow's barriers separate all stages already,
-    or if nothing fits.
+    They are in that order, best first, but their values do not contain these waits. Returns [] if the flow's barriers
+    separate all stages already, or if nothing fits.
     """
     of_stage = pools.barriers.of_stage
     if len(set(of_stage)) == len(of_stage):
@@ -332,9 +333,10 @@ def _in_ratio(
 def solved(
     problem: PlanningProblem, pools: PoolOptions, parts: Parts, objective: Objective = "step"
 ) -> RankedPlan | None:
-    """Return the best simulated plan in which roles share pools exactly as in `parts`; None if none fits.
+    """Search for plans in which roles share pools exactly as in `parts`, and return the best of those simulated.
 
-    `parts` holds the names of the roles of each pool; roles in no part may be on any pool.
+    `parts` holds the names of the roles of each pool; roles in no part may be on any pool. Returns None if none is
+    found.
     """
     pins = {role: str(number) for number, part in enumerate(parts) for role in part}
     assignments = assignment_problem(problem, pools, PlanRequest(objective=objective, pins=pins)).remembering()

@@ -21,10 +21,11 @@ def changed(problem: PlanningProblem, text: str, clusters: Callable[[str], Clust
     """Return a copy of a problem with one change, given as text such as `batch=1024`.
 
     The changes are `length.QUANTITY=N` and `prompt.QUANTITY=N` in tokens (mean by default, sigma, max, or a percentile
-    such as p50), `batch=N` prompts, `network=400Gbps` from each whole machine to others, `staleness=N` updates,
+    such as p50), `batch=N` prompts, `network=400Gbps` of each whole machine to others, `staleness=N` updates,
     `ratio=G:T` of rollout to training devices, `precision=fp8` of the weights that generate, and `devices=4x8xh200` if
     `clusters` is given to read the cluster. Raises UnknownNameError for an unknown change or precision, and for a
-    quantity of anything but lengths; SettingError for a missing or invalid value or quantity; the errors of `clusters`.
+    quantity of anything but lengths; SettingError for a missing or invalid value or quantity. Lets errors of `clusters`
+    through.
     """
     name, equals, value = text.partition("=")
     head, _, quantity = name.partition(".")

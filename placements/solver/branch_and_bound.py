@@ -157,10 +157,10 @@ class Incumbents:
 
 
 def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedCover:
-    """Return the best plan of a cover whose first key is at most `limit`, and other plans found during the search.
+    """Search for the best plan of a cover whose first key is at most `limit`, and return all such plans that it found.
 
-    The first key is the value of the objective; `plans` of the result is None if no plan is within the limit. The best
-    plan is proven unless `examined_at_most` boxes were not enough.
+    The first key is the value of the objective; `plans` of the result, best first, is None if no plan is within the
+    limit. The first plan is proven the best unless `examined_at_most` boxes were not enough.
 
     Source: Land and Doig (1960), Econometrica 28:497-520, branch and bound; Klein and Scholl (1999), Eur. J. Oper. Res.
     112:322-346, refuting boxes that cannot be as good as the best so far.

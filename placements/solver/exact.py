@@ -45,14 +45,14 @@ Keys = tuple[float, float]
 def solve_exact(
     problem: AssignmentProblem, *, kept: int = KEPT, within: float = WITHIN, examined_at_most: int = EXAMINED_AT_MOST
 ) -> Solution | None:
-    """Return the best choice, with a proof, and other good choices; None if no choice fits.
+    """Search all partitions for the best choice, and return it with a proof and other good choices; None if none fits.
 
     `best` is the first of all choices in the order of `rank`, up to a relative rounding error of 1e-12 in its value.
     `runners_up` contains the best choice of each other partition (with a class of device for each block) whose value is
     within a share `within` of the best, up to `kept` choices in all. If there are fewer, other choices of the same
-    partitions fill the list. After `examined_at_most` boxes the search stops; `exact` is then False unless the bound
-    already proves the best choice. The same problem always gives the same answer. Raises ValueError for options that
-    `tables_of_block` refuses.
+    partitions fill the list. After `examined_at_most` boxes the search stops: `best` is then the best found, and
+    `exact` is False unless the bound already proves it. The same problem always gives the same answer. Raises
+    ValueError for options that `tables_of_block` refuses.
     """
     began = perf_counter()
     tables = tables_of(problem)

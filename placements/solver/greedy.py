@@ -43,9 +43,10 @@ def solve_greedy(
 
     If neither fits, or if the objective is devices, the search also starts at the partition with the fewest devices (up
     to 12 roles). Each round continues from the `width` best partitions of the last round until none is better. Then the
-    `settled` best partitions are solved exactly. At most `kept` choices are returned. Returns None if no choice was
-    found, which does not prove that none exists. The bound is None if `bounded` is False, or for more than 12 roles.
-    The same problem always gives the same answer. Raises ValueError for options that `tables_of_block` refuses.
+    best option of each block is searched again by branch and bound in the `settled` best partitions, with at most
+    20,000 boxes each. At most `kept` choices are returned. Returns None if no choice was found, which does not prove
+    that none exists. The bound is None if `bounded` is False, or for more than 12 roles. The same problem always gives
+    the same answer. Raises ValueError for options that `tables_of_block` refuses.
     """
     began, problem = perf_counter(), problem.remembering()
     walk = _LocalSearch(problem)

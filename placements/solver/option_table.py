@@ -114,7 +114,7 @@ class JoinedTables:
     def at(self, row: int) -> tuple[OptionTable, int]:
         """Return the table that has option number `row` (from 0), and the option's column in that table.
 
-        Raises IndexError if there are not as many options.
+        Raises IndexError if the tables have no more than `row` options.
         """
         for table in self.tables:
             if row < table.devices.size:

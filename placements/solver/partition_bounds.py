@@ -46,7 +46,7 @@ def covers_of(tables: Sequence[OptionTable], roles: int) -> Iterator[tuple[int, 
 
 
 def count_covers(problem: AssignmentProblem) -> int:
-    """Return how many partitions of the roles there are, counted with a class of device for each block.
+    """Return how many partitions of the roles the pins allow, counted with a class of device for each block.
 
     This is the length of `covers_of` if every block that the pins allow can run on every class of device.
 

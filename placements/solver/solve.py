@@ -26,12 +26,13 @@ def is_exact(problem: AssignmentProblem, method: Method = "auto") -> bool:
 
 
 def solve(problem: AssignmentProblem, method: Method = "auto") -> Solution | None:
-    """Return the best choice of a problem; None if nothing fits, or if a local search finds nothing.
+    """Search for the best choice of a problem, and return the best that was found; None if none was found.
 
     `exact` examines all partitions, and `greedy` runs a narrow local search. `auto` is `exact` if `is_exact` allows it,
     as for 10 roles on one class of device or 8 on two. Else a wider local search runs, and its best partitions are
-    solved exactly; the bound of the solution (None for more than 12 roles) limits its error. The problem's `options` is
-    called once for each block. Raises ValueError for options that `tables_of_block` refuses.
+    searched again by branch and bound; the bound of the solution (None for more than 12 roles) limits its error. After
+    a local search, None does not prove that nothing fits. The problem's `options` is called at most once for each
+    block. Raises ValueError for options that `tables_of_block` refuses.
     """
     problem = problem.remembering()
     if method == "greedy":

@@ -4,8 +4,9 @@ A step begins with syncs of weights; its loads are in stages, with host work bet
 two of these if everything after it depends, through the graph, on everything before it. No pool starts work after a
 barrier until all pools have ended the work before it, so a step takes at least the sum, over the spans between
 barriers, of the busiest pool's seconds.
-Stages without a barrier between them are one span: a pool may end the first long before another does. The driver's
-pause between steps is a share of a step, so each span takes that share longer.
+Stages without a barrier between them are one span: a pool may end the first long before another does. If groups may be
+read while others are sampled (`streamed`), there is none between sampling and the nodes that read it before an update.
+The driver's pause between steps is a share of a step, so each span takes that share longer.
 
 If steps overlap (staleness), spans are only those of the cycle of each new version of the weights: the sync, sampling,
 the nodes that read its rows, the update. `tokens` steps share it, and no cycle of waits takes longer than `tokens`
@@ -55,7 +56,7 @@ class StepBarriers:
         return len(self.host_s)
 
     def spans_s(self, place: int, stages_s: Sequence[float]) -> list[float]:
-        """Return the seconds in each span of the role with index `place`, given its seconds in each stage.
+        """Return, for each span, the seconds of the role with index `place`, given its seconds in each stage.
 
         Stages in `outside` of the role are not counted.
         """
@@ -66,10 +67,12 @@ class StepBarriers:
 
 
 def barriers_of(problem: PlanningProblem) -> StepBarriers:
-    """Return the barriers of a problem's step, at which all pools wait for each other in any placement.
+    """Return the spans of a step between its barriers, at which all pools wait for each other in any placement.
 
     They follow from the flow's graph and the problem's settings; roles need not be placed. Unknown seconds of host work
-    count as 0.
+    count as 0. If steps may overlap (`problem.overlapped` above 1), host work is left out, and the spans are only those
+    from sampling with new weights to the update that makes the next ones, for the sampling role with the most nodes on
+    this way. Raises FlowTypeError as `problem.loads` does.
     """
     nodes = {load.node for load in problem.loads}
     needs = {node.name: _dependencies(node) for node in problem.running.nodes if node.name in nodes}
@@ -122,20 +125,19 @@ def _barriers(
     levels = {_sync(target): 0 for target in syncs} | {load.node: 2 * load.stage + 2 for load in loads}
     after = {name: with_syncs(name, before) for name, before in needs.items()}
     count = 2 * problem.stages + 2
+    early = _read_early(problem, [levels[load.node] for load in loads if load.phase != "update"])
     for node in problem.running.nodes:
         if node.name in host_s:
             # Host work that may continue past a barrier is left out.
             before = _dependencies(node)
             level = max((levels[name] for name in before if name in levels), default=0) // 2 * 2 + 1
             with_node = {**levels, node.name: level}, {**after, node.name: with_syncs(node.name, before)}
-            if len(set(_spans(*with_node, count))) >= len(set(_spans(levels, after, count))):
+            if len(set(_spans(*with_node, count, early))) >= len(set(_spans(levels, after, count, early))):
                 levels, after = with_node
-    spans = _spans(levels, after, count)
+    spans = _spans(levels, after, count, early)
     nodes = {load.node for load in loads}
-    outside = dict[int, tuple[int, ...]]()
-    for place, role in enumerate(problem.roles):
-        if stages := {load.stage for load in problem.loads_of(role) if load.node not in nodes}:
-            outside[place] = tuple(sorted(stages))
+    loads_of = ((place, problem.loads_of(role)) for place, role in enumerate(problem.roles))
+    stages = {place: {load.stage for load in theirs if load.node not in nodes} for place, theirs in loads_of}
     overlaps = problem.overlapped > 1
     return StepBarriers(
         host_s=tuple(
@@ -143,7 +145,7 @@ def _barriers(
             for span in range(spans[-1] + 1)
         ),
         of_stage=spans[2::2],
-        outside=outside,
+        outside={place: tuple(sorted(of_role)) for place, of_role in stages.items() if of_role},
         syncs=tuple(syncs),
         synced=1 / max(1, problem.lag if overlaps else problem.lag + 1),
         tokens=problem.overlapped + (_reordered(problem, loads, spans[2::2]) if overlaps else 0),
@@ -151,12 +153,19 @@ def _barriers(
     )
 
 
+def _read_early(problem: PlanningProblem, reading: Sequence[int]) -> range:
+    """Return the levels of work on groups that may begin before all are sampled, up to the last pass that reads."""
+    return range(min(reading, default=0) + 1, max(reading, default=0) + 1) if problem.streamed else range(0)
+
+
 def _sync(target: str) -> str:
     return f"sync {target}"
 
 
-def _spans(levels: Mapping[str, int], needs: Needs, count: int) -> tuple[int, ...]:
+def _spans(levels: Mapping[str, int], needs: Needs, count: int, early: Collection[int] = ()) -> tuple[int, ...]:
     """Return the span of each of `count` levels: at a barrier, all items above need all items up to it.
+
+    No barrier is before a level in `early`, where work begins before all of what it needs has ended.
 
     >>> _spans({"sample": 0, "read": 1, "train": 2}, {"read": {"sample"}, "train": {"read", "sample"}}, 3)
     (0, 1, 2)
@@ -168,7 +177,7 @@ def _spans(levels: Mapping[str, int], needs: Needs, count: int) -> tuple[int, ..
         before = {item for item, item_level in levels.items() if item_level < level}
         after = [item for item, item_level in levels.items() if item_level >= level]
         filled = any(begin <= item_level < level for item_level in levels.values())
-        is_barrier = filled and bool(after) and all(before <= needs[item] for item in after)
+        is_barrier = filled and level not in early and bool(after) and all(before <= needs[item] for item in after)
         begin = level if is_barrier else begin
         spans.append(spans[-1] + is_barrier)
     return tuple(spans)
@@ -180,7 +189,7 @@ def _reordered(problem: PlanningProblem, loads: Collection[NodeWorkload], of_sta
     for span in set(of_stage):
         inside = [load for load in loads if of_stage[load.stage] == span]
         if len({load.role.name in problem.synced for load in inside}) > 1:
-            tokens += min(problem.lag, 2)
+            tokens += problem.lag
         elif problem.lag > 1 and len({load.stage for load in inside}) > 1:
             tokens += 1
     return tokens

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from flowgraph.checks.streaming import check_chunks_are_complete, check_chunks_share_a_step
 from flowgraph.engines.table import ENGINES
 from flowgraph.lowering.program import Run
 from placements.step.role_placements import RolePlacement
@@ -21,18 +22,28 @@ WORTH = 0.005
 
 
 def with_chunks(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> list[RolePlacement]:
-    """Return placements that hand out groups in the fewest chunks that make the shortest step, up to 0.5 %.
+    """Return placements with the number of chunks in which samplers pass on finished groups while they sample others.
 
-    If the problem is not `streamed`, or if no chunks make a step shorter, placements stay as they are. Chunks that are
-    returned can be run.
+    1, 2, 4, 8, 16 and 32 chunks are tried in this order, up to the number of prompts; a number is taken only if it
+    makes the step more than 0.5 % shorter than the best one before it. The trials end at the first number that cannot
+    be run or whose chunks no node could read early. Roles that cannot pass on groups have 1 chunk, and all roles have
+    if the problem is not `streamed`, if the responses of a role go on across syncs (`in_flight`), or if the seconds of
+    the step are not known. Chunks that are returned can be run, also of steps that overlap.
     """
     best = [replace(home, chunks=1) for home in homes]
+    if not problem.streamed or any(home.running.in_flight for home in homes):
+        return best
     best_s = period_of(problem, best)
-    for chunks in CANDIDATES if problem.streamed and not problem.lag else ():
+    for chunks in CANDIDATES:
         candidate = [replace(home, chunks=chunks if _hands_out(problem, home) else 1) for home in homes]
         if chunks > problem.prompts or not any(home.chunks > 1 for home in candidate):
             break
-        if not any(isinstance(task, Run) and task.streamed for task in outline_of(problem, candidate).tasks):
+        outline = outline_of(problem, candidate)
+        if not any(isinstance(task, Run) and task.streamed for task in outline.tasks):
+            break
+        if any(
+            fault for law in (check_chunks_are_complete, check_chunks_share_a_step) for fault in law(outline.program)
+        ):
             break
         step_s = period_of(problem, candidate)
         if best_s is not None and step_s is not None and step_s < best_s * (1 - WORTH):

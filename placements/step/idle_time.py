@@ -31,7 +31,8 @@ def idle_spans(timeline: Timeline) -> tuple[IdleSpan, ...]:
     """Return the spans of time in which each pool is idle, pool by pool in order of time, with reasons.
 
     An idle pool waits for the task whose end frees its next run. While that task has not started, the pool waits for
-    the task that frees that task, and so on. After its last run, a pool has nothing left to do.
+    the task that frees that one, and so on; each of these waits is a span. After its last run, a pool has nothing left
+    to do.
     """
     return tuple(
         IdleSpan(pool, start_s, end_s, f"waits for {task}" if task else OVER, task, (end_s - start_s) / timeline.end_s)

@@ -25,7 +25,10 @@ def footprint_of(problem: PlanningProblem, home: RolePlacement) -> Footprint:
 def forecasts_of(
     problem: PlanningProblem, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint] | None = None
 ) -> tuple[PoolForecast, ...]:
-    """Return the memory forecast of each pool; `footprints` has the bytes of each role by name, computed if None."""
+    """Return the memory forecast of each pool, in the order in which `homes` first name the pools.
+
+    `footprints` has the bytes of each role by name; they are computed if it is None.
+    """
     footprints = footprints or {home.role.name: footprint_of(problem, home) for home in homes}
     pools = dict.fromkeys(home.pool for home in homes)
     return tuple(forecast_pool(problem, pool, homes, footprints) for pool in pools)
@@ -50,7 +53,9 @@ class PoolMemory:
 def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
     """Return the peak memory of each pool of a plan, computed again; the plan's own forecast is ignored.
 
-    Raises ResourceError if the problem's cluster has no devices for a pool, with links of known speed.
+    A pool of devices that the problem's cluster lacks has 0 `memory_bytes` and 0 `room_bytes`. Raises ResourceError if
+    no class of the cluster's devices has enough for a pool, with links of known speed, and KeyError for a role that the
+    problem does not have.
     """
     homes = homes_of_plan(problem, plan)
     footprints = {home.role.name: footprint_of(problem, home) for home in homes}

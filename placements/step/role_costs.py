@@ -6,7 +6,7 @@ Not here: its layouts and settings (`search.role_options`), and roles that share
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 
@@ -21,7 +21,7 @@ from placements.memory.serving import awake_bytes, generation_bytes, inference_b
 from placements.memory.training import TrainingSettings, training_bytes
 from placements.time.decode import cache_tokens, replica_of
 from placements.time.generation import generate_seconds
-from placements.time.in_flight import InFlight, resumed_seconds, ways_in_flight
+from placements.time.in_flight import InFlight, resumed_seconds, ways_across_syncs, ways_in_flight
 from placements.time.seconds import Seconds, added
 from placements.time.training import forward_seconds, micro_batches, update_seconds
 from placements.time.transitions import offload_seconds
@@ -43,9 +43,12 @@ class DeviceGroup:
 def passing_seconds(
     problem: PlanningProblem, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings, load: NodeWorkload
 ) -> Seconds:
-    """Return the seconds, by part, of one node of a role that trains or reads rows, in one step, without offloading.
+    """Return the seconds of one node that trains or reads rows in one step, by kind of work, without offloading.
 
-    Without `micro_batch_tokens`, a micro-batch has the tokens of the longest row. Calibration factors are included.
+    The kinds are those of `update_seconds`, or of `forward_seconds` for a node without an update, and always `launch`.
+    Without `micro_batch_tokens`, a micro-batch has the tokens of the longest row. Calibration factors are included, and
+    the shares of its rates that a device reaches in an RL step (`HostConstants`). Raises UnknownNameError if the engine
+    lacks constants for training, and ValueError if the device's peak is unknown.
     """
     micro = running.micro_batch_tokens or load.longest_tokens
     return _passing(problem, group, engine, layout, micro, running.checkpointing, running.logits, load)
@@ -96,15 +99,21 @@ def sampling_seconds(
     load: NodeWorkload,
     in_flight: InFlight | None = None,
 ) -> Seconds | None:
-    """Return the seconds to generate a step's responses, by part; None if a replica's cache cannot hold one row.
+    """Return the seconds to generate a step's responses, by kind of work; None if a cache cannot hold the longest row.
 
-    An engine in the process of its device reserves no memory for a cache: the cache grows with the rows. If rollouts
-    continue across steps, `in_flight` defaults to the fastest choice of batches in flight. Calibration factors are
-    included.
+    The kinds are those of `generate_seconds`, and `resume` if caches are computed again after syncs. On CPUs, and for
+    an engine in the process of its device, the cache has no limit: it grows with the rows. If responses go on across
+    syncs, by the contract of `running` or because of `streams`, `in_flight` says how many batches are generated at a
+    time; None takes `best_in_flight`. Calibration factors are included. Raises UnknownNameError if the engine lacks
+    constants for generation.
     """
     way = in_flight or best_in_flight(problem, group, engine, layout, running, load)
     share, precision = running.cache_share or 1.0, running.precision
-    return _sampling(problem, group, engine, layout, share, precision, running.sleeps, load, way)
+    goes_on = running.in_flight or streams(problem, load.role)
+    keeps = running.hold == "in_place" if running.in_flight else problem.keeps_caches
+    again = goes_on and (running.sleeps or not keeps)
+    settled = replace(way, sync_every=1) if running.sleeps else way
+    return _sampling(problem, group, engine, layout, share, precision, load, settled, goes_on, again)
 
 
 def best_in_flight(
@@ -116,6 +125,7 @@ def best_in_flight(
     load: NodeWorkload,
     *,
     ahead: int = 1,
+    every: int = 1,
     sync_s: float = 0.0,
     training_s: float = 0.0,
 ) -> InFlight:
@@ -123,9 +133,13 @@ def best_in_flight(
 
     Of equally short steps, the one with the fewest batches in flight is chosen. Generation is `ahead` steps ahead of
     the update, a weight sync takes `sync_s` seconds, and other pools work for `training_s` seconds on the rows of a
-    step before its update ends.
+    step before its update ends. If responses go on across syncs by the contract of `running`, weights are synced in one
+    of `every` steps; otherwise `every` is not used, and `ways_in_flight` has the choices that the problem's lag leaves.
     """
-    ways = ways_in_flight(problem.lag, streamed=streams(problem, load.role), ahead=ahead)
+    if running.in_flight:
+        ways = ways_across_syncs(ahead, every, stretch_of(load))
+    else:
+        ways = ways_in_flight(problem.lag, streamed=streams(problem, load.role), ahead=ahead)
     if len(ways) == 1:
         return ways[0]
 
@@ -138,12 +152,36 @@ def best_in_flight(
     return min(ways, key=busy_s)
 
 
-def streams(problem: PlanningProblem, role: Role) -> bool:
-    """Return whether a role's rollouts continue across steps.
+def stretch_of(load: NodeWorkload) -> float:
+    """Return the expected tokens of the longest response of a round, divided by those of a mean one; at least 1."""
+    return max(1.0, load.response.longest_of(max(1, round(load.round_rows))) / load.response.mean)
 
-    The problem must be `streamed`, weights may lag, and another role must train the weights.
+
+def least_sampling_seconds(
+    problem: PlanningProblem, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings, load: NodeWorkload
+) -> Seconds | None:
+    """Return the fewest seconds to generate a step's responses, whichever overlap and contract a plan ends up with.
+
+    The kinds of work are those of `sampling_seconds`, which also says when the result is None. Rows in flight count as
+    if the whole staleness were used for depth, and again for rarer syncs.
     """
-    return problem.streamed and problem.lag > 0 and role.name in problem.synced
+    waiting = sampling_seconds(problem, group, engine, layout, running, load)
+    if problem.contract != "in_flight" or not problem.lag_of(load.role) or waiting is None:
+        return waiting
+    crossing = running.model_copy(update={"contract": "in_flight"})
+    way = ways_across_syncs(problem.lag, problem.lag, stretch_of(load))[-1]
+    going_on = sampling_seconds(problem, group, engine, layout, crossing, load, way)
+    known = [seconds for seconds in (waiting, going_on) if seconds is not None and seconds.total_s is not None]
+    return min(known, key=lambda seconds: seconds.total_s or 0.0, default=waiting)
+
+
+def streams(problem: PlanningProblem, role: Role) -> bool:
+    """Return whether a role's rollouts continue across steps because the problem's contract is `ready`.
+
+    Then a step takes whichever rows have finished. The problem must let weights lag, and another role must train the
+    weights of this one; otherwise the result is False.
+    """
+    return problem.contract == "ready" and problem.lag > 0 and role.name in problem.synced
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -154,9 +192,10 @@ def _sampling(
     layout: Layout,
     share: float,
     precision: Precision,
-    sleeps: bool,
     load: NodeWorkload,
     way: InFlight,
+    goes_on: bool,
+    again: bool,
 ) -> Seconds | None:
     shape, device, serving = problem.shape(load.role), group.links.device, problem.serving_of(engine)
     room: float = inf
@@ -165,7 +204,6 @@ def _sampling(
     if room < load.longest_tokens:
         return None
     rows = max(1, round(load.round_rows * way.batches))
-    streamed = streams(problem, load.role)
     seconds = generate_seconds(
         shape,
         rows,
@@ -177,22 +215,22 @@ def _sampling(
         cache_tokens=room,
         precision=precision,
         shared_prompts=load.samples,
-        streamed=streamed,
+        streamed=goes_on,
     ).times(load.rounds * load.round_rows / rows)
-    if streamed and (sleeps or not problem.keeps_caches) and seconds.total_s is not None:
+    if again and seconds.total_s is not None:
         replica = replica_of(shape, layout, group.links, serving, precision, rollout=True)
         replica_rows, shared = rows / layout.data, load.samples
         resumed_s = resumed_seconds(
             replica, replica_rows, load.prompt, load.response, cache_tokens=room, shared_prompts=shared
         )
-        seconds += Seconds({"resume": resumed_s / (1 if sleeps else way.sync_every)})
+        seconds += Seconds({"resume": resumed_s / way.sync_every})
     return seconds.times(problem.factor_of("generate", load.role.name, group.of.model))
 
 
 def woken_seconds(footprint: Footprint, group: DeviceGroup, running: RoleSettings) -> Seconds:
-    """Return the seconds per step in which a sleeping role is copied to its devices and back, as the part `wake`.
+    """Return the seconds per step in which a sleeping role is copied to its devices and back, with the only key `wake`.
 
-    If the role never sleeps, the result has no parts.
+    If the role never sleeps, the result has no keys.
     """
     if not running.sleeps:
         return Seconds()
@@ -202,11 +240,12 @@ def woken_seconds(footprint: Footprint, group: DeviceGroup, running: RoleSetting
 def offloaded_seconds(
     footprint: Footprint, group: DeviceGroup, layout: Layout, running: RoleSettings, loads: Sequence[NodeWorkload]
 ) -> Seconds:
-    """Return the seconds per step in which offloaded weights, gradients and optimizer states are copied, as `offload`.
+    """Return the seconds per step in which offloaded weights, gradients and optimizer states are copied.
 
-    Returns no parts if nothing is offloaded. Weights are copied for each pass of each micro-batch, and gradients after
-    each backward pass; the optimizer steps on the host, as fast as the link delivers its input. This is an upper bound,
-    as if no copy overlapped with other work. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
+    The only key is `offload`; there is none if nothing is offloaded. Weights are copied for each pass of each
+    micro-batch, and gradients after each backward pass; the optimizer steps on the host, as fast as the link delivers
+    its input. This is an upper bound, as if no copy overlapped with other work. Source: Ren et al. 2021 (ZeRO-Offload),
+    arXiv 2101.06840, section 4.
     """
     if not running.offload:
         return Seconds()

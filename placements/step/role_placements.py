@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flowgraph.analysis.roles import Role
 from flowgraph.cluster.plan import Layout, Plan, Pool, RoleSettings
 from flowgraph.errors import ResourceError
+from flowgraph.language.graph import Graph
 from placements.hardware.topology import DeviceClass
 from placements.step.role_costs import DeviceGroup
 from placements.workload.planning_problem import PlanningProblem
@@ -17,8 +18,8 @@ from placements.workload.planning_problem import PlanningProblem
 class RolePlacement:
     """One role on a pool: the pool's devices (`group`), how the role runs there, its lag, and how far it is ahead.
 
-    `shared` is True if a role on the pool generates responses. `lag` is in updates, `ahead` in steps. A role that
-    samples hands out its groups in `chunks`.
+    `shared` is True if a role on the pool generates responses. `lag` is in updates, `ahead` and `behind` in steps. A
+    role that samples hands out its groups in `chunks`.
     """
 
     role: Role
@@ -31,13 +32,19 @@ class RolePlacement:
     lag: int = 0
     ahead: int = 0
     chunks: int = 1
+    behind: int = 0
+
+    def every(self, graph: Graph) -> int:
+        """Return the number of steps from one sync of the role's weights to the next, in a run of this graph."""
+        return max(1, self.lag // max(1, graph.updates(self.role.param)) - self.ahead - self.behind + 1)
 
 
 def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
     """Return the placement of each role of a plan, on a cluster that may differ from the plan's.
 
-    If the cluster lacks the devices of a pool, the first class with as many devices is used. Raises ResourceError if no
-    class has enough devices with links of known speed, and KeyError for a role that the problem does not have.
+    If the cluster lacks devices of a pool, or they are of several classes or have links of unknown speed, the first
+    class of equal devices with enough of them is used. Raises ResourceError if no class has enough devices with links
+    of known speed, and KeyError for a role that the problem does not have.
     """
     roles = {role.name: role for role in problem.roles}
     groups = {pool.name: _group_of(problem, pool) for pool in plan.pools}
@@ -54,6 +61,7 @@ def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
             placed.lag,
             placed.ahead,
             placed.chunks,
+            placed.behind,
         )
         for placed in plan.placed
     ]

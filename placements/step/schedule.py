@@ -110,7 +110,7 @@ class Schedule:
 
 
 def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:
-    """Return all waits: those of the schedule, then those that keep the order of tasks on each pool.
+    """Return all waits: those of the schedule, then those that keep the order of tasks on each pool not in `parallel`.
 
     Of several waits between the same two tasks, only the one with the smallest delay is returned.
     """
@@ -131,7 +131,8 @@ def in_one(schedule: Schedule) -> tuple[Schedule, int, Mapping[str, str]]:
     """Return a schedule whose step stands for several steps of `schedule`, the number of those steps, and task names.
 
     The number is the least common multiple of the tasks' `every`, after which `schedule` repeats. If this is 1, the
-    schedule itself is returned. Each task of the result runs in every step, and the mapping has its name in `schedule`.
+    schedule itself is returned. Otherwise they are steps from the largest `shift` on, so that each task of the result
+    has a `shift` of 0 and runs in every step. The mapping has the name in `schedule` of each task of the result.
     """
     steps = lcm(*(task.every for task in schedule.tasks))
     if steps == 1:

@@ -9,7 +9,7 @@ from math import ceil, fsum, lcm
 from flowgraph.cluster.plan import StepForecast, TaskOrder, TimedTask
 from flowgraph.engines.table import shares_process
 from flowgraph.language.graph import Node, reachable
-from flowgraph.lowering.program import HOST, IDS_ONLY, Join, Read, Run, Switch, Sync, Transfer
+from flowgraph.lowering.program import HOST, IDS_ONLY, Join, Read, Run, Switch, Sync, Take, Transfer
 from flowgraph.lowering.program import Home as ProgramHome
 from flowgraph.lowering.program import Task as ProgramTask
 from placements.memory.footprint import total_bytes
@@ -93,7 +93,8 @@ def _alone(step: StepOutline, seconds: Sequence[Seconds], every: Sequence[int]) 
 def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepOutline:
     """Return the tasks of a step of placed roles, and their waits, without seconds.
 
-    If one engine trains a model and another generates with it, tasks that measure their mismatch are included.
+    If one engine trains a model and another generates with it, the graph is the problem's `watched` graph, if it has
+    one, whose tasks also measure the mismatch of the two.
     """
     copies = dict[str, list[tuple[object, ...]]]()
     placements = list[ProgramPlacement]()
@@ -112,6 +113,8 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
             lag=home.lag,
             ahead=home.ahead,
             chunks=home.chunks,
+            contract=home.running.contract,
+            behind=home.behind,
         )
         placements.append(placement)
     # If one engine trains a model and another generates with it, a run measures their mismatch.
@@ -130,9 +133,11 @@ def synced_every(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> in
 
 
 def node_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> dict[str, Seconds]:
-    """Return the seconds of each node of a step, by name and part, without the call overhead of host nodes.
+    """Return the seconds of each node of a step, by name and kind of work, without the call overhead of host nodes.
 
-    Nodes of roles without a placement in `homes` are left out.
+    The kinds are those of `work_of` for nodes that run a model, and those of `HostWork.node_seconds` for the others. A
+    node of a role has no entry if it makes no pass of its own, or if the role has no placement in `homes`. A role
+    without any pass has an entry under its own name.
     """
     timed = _TimedStep(problem, homes)
     of_roles = {name for role in problem.roles for name in role.nodes}
@@ -179,7 +184,7 @@ class _TimedStep:
                 rate = self._bytes_per_s(source, target)
                 seconds = host_work_of(self.problem).travel_seconds(value, parts, rate, host)
                 return seconds.times(1 / task.chunk.of) if task.chunk is not None else seconds
-            case Join():
+            case Join() | Take():
                 return Seconds({"call": host.call_s})
             case Sync(_, source, target):
                 return _sync_seconds(self.problem, self._by_copy[source][0], self._by_copy[target][0])
@@ -202,8 +207,10 @@ class _TimedStep:
 
     def load_seconds(self, load: NodeWorkload) -> Seconds:
         home = self.by_role[load.role.name]
-        streamed = home.role.use == "sample" and streams(self.problem, home.role)
-        return work_of(self.problem, home, load, self._in_flight(home, load) if streamed else None)
+        goes_on = home.running.in_flight or streams(self.problem, home.role)
+        return work_of(
+            self.problem, home, load, self._in_flight(home, load) if goes_on and home.role.use == "sample" else None
+        )
 
     def every(self) -> list[int]:
         every = list[int]()
@@ -226,7 +233,13 @@ class _TimedStep:
         training_s = fsum(work_of(problem, place, read).total_s or 0.0 for place, read in elsewhere)
         settings = home.group, home.engine, home.layout, home.running
         return best_in_flight(
-            problem, *settings, load, ahead=max(1, self.outline.depth), sync_s=sync_s, training_s=training_s
+            problem,
+            *settings,
+            load,
+            ahead=max(1, self.outline.depth),
+            every=home.every(problem.running),
+            sync_s=sync_s,
+            training_s=training_s,
         )
 
     def _bytes_per_s(self, source: str, target: str) -> float:
@@ -267,11 +280,13 @@ def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Sched
 def work_of(
     problem: PlanningProblem, home: RolePlacement, load: NodeWorkload, in_flight: InFlight | None = None
 ) -> Seconds:
-    """Return the seconds, by part, of a role's node on its pool, with offloading and the slowdown of a shared pool.
+    """Return the seconds of a role's node on its pool by kind of work, with offloading and slowdown by a shared pool.
 
-    Offloading is counted in the role's last node. For rollouts that continue across steps, `in_flight` has the batches
-    in flight; None chooses the fastest number. If a cache cannot hold one row, the only part, `decode`, is None.
-    Sleeping and waking between tasks are not included: see `switching_of`.
+    The kinds are those of `sampling_seconds` for a role that samples. For others they are those of `passing_seconds`,
+    `sharing` for training on a pool that also samples, and `offload`, which is counted in the role's last node. For
+    rollouts that continue across steps, `in_flight` has the batches in flight; None chooses the fastest number. If a
+    cache cannot hold the longest row, the only kind, `decode`, is None. Sleeping and waking between tasks are not
+    included: see `switching_of`.
     """
     settings = home.group, home.engine, home.layout, home.running
     if home.role.use == "sample":
@@ -292,7 +307,8 @@ def chunk_end(problem: PlanningProblem, home: RolePlacement, load: NodeWorkload,
 
     A group has finished with its longest response. If all responses run at once, this depends on their lengths alone;
     if many wait, groups also finish in turn, as fast as full batches generate tokens. An engine in the process of its
-    device returns the responses of a batch together.
+    device returns the responses of a batch together. If the seconds of the batch are 0 or not known, the result is
+    `share`.
     """
     if share in (0.0, 1.0) or not batch.total_s:
         return share if share < 1 else 1.0
@@ -306,7 +322,11 @@ def chunk_end(problem: PlanningProblem, home: RolePlacement, load: NodeWorkload,
 
 
 def switching_of(problem: PlanningProblem, home: RolePlacement) -> Seconds:
-    """Return the seconds per step in which a role goes to sleep and wakes, once each; no parts if it never sleeps."""
+    """Return the seconds per step in which a role goes to sleep and wakes, once each.
+
+    The keys are `copy` and, for a role that samples, also `sleep` (0) and `wake`; there are none if the role never
+    sleeps.
+    """
     if not home.running.sleeps:
         return Seconds()
     return added(_switch_seconds(problem, [home], awake=awake) for awake in (False, True))

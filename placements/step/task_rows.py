@@ -1,13 +1,15 @@
-"""The tasks of a step as rows of a table; short transfers, and short switches, share one row each."""
+"""The tasks of a step as rows of a table; short transfers, short switches, and chunks of a node, share one row each."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowgraph.cluster.plan import StepForecast, TaskKind, TimedTask
 
 SHORT_SHARE = 1e-3  # of a step
+CHUNK = re.compile(r"(.+) \d+/\d+")  # a task of one chunk, by its name in the program
 FOLDED: Mapping[TaskKind, str] = {"transfer": "short transfers", "offload": "short switches"}
 
 
@@ -26,17 +28,28 @@ class TaskRow:
 
     @property
     def pools(self) -> tuple[str, ...]:
-        """Return the pools of the row's only task; () for several tasks."""
-        return self.tasks[0].pools if len(self.tasks) == 1 else ()
+        """Return the pools of the row's tasks; () if they are on different ones."""
+        return self.tasks[0].pools if len({task.pools for task in self.tasks}) == 1 else ()
+
+
+def without_chunk(name: str) -> str:
+    """Return the name of a task, with `, in chunks` in place of the number of its chunk if it has one.
+
+    >>> without_chunk("ref.logprobs 3/8"), without_chunk("ref.logprobs")
+    ('ref.logprobs, in chunks', 'ref.logprobs')
+    """
+    chunk = CHUNK.fullmatch(name)
+    return f"{chunk[1]}, in chunks" if chunk else name
 
 
 def task_rows(step: StepForecast) -> tuple[TaskRow, ...]:
     """Return a row for each task in order, then one row for all short transfers, and one for all short switches.
 
-    A transfer or switch is short if it takes less than a thousandth of a step. Short tasks whose seconds sum to zero
-    have no row. A sync is labelled with the role that gets its weights.
+    The tasks of a node's chunks share the row of the first of them. A transfer or switch is short if it takes less than
+    a thousandth of a step; none is if the step's seconds are not known. Short tasks whose seconds sum to zero have no
+    row. A sync is labelled with the role that gets its weights.
     """
-    rows = list[TaskRow]()
+    rows = dict[str, list[TimedTask]]()
     short: dict[TaskKind, list[TimedTask]] = {kind: [] for kind in FOLDED}
     limit_s = SHORT_SHARE * (step.period_s or 0.0)
     for task in step.tasks:
@@ -45,8 +58,7 @@ def task_rows(step: StepForecast) -> tuple[TaskRow, ...]:
             continue
         # A sync is named by the role that it brings weights to: its pool may have another name in another plan.
         sync = task.kind == "sync" and task.role
-        rows.append(TaskRow(f"{task.name.partition(' to ')[0]} to {task.role}" if sync else task.name, (task,)))
-    rows += [
-        TaskRow(FOLDED[kind], tuple(tasks)) for kind, tasks in short.items() if any(task.seconds for task in tasks)
-    ]
-    return tuple(rows)
+        label = f"{task.name.partition(' to ')[0]} to {task.role}" if sync else task.name
+        rows.setdefault(without_chunk(label), []).append(task)
+    rows |= {FOLDED[kind]: tasks for kind, tasks in short.items() if any(task.seconds for task in tasks)}
+    return tuple(TaskRow(label, tuple(tasks)) for label, tasks in rows.items())

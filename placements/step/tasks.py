@@ -12,7 +12,7 @@ from itertools import product
 from math import lcm
 
 from flowgraph.analysis.roles import roles
-from flowgraph.cluster.plan import PlacedRole, Plan, RoleSettings, TaskKind, TaskOrder
+from flowgraph.cluster.plan import Contract, PlacedRole, Plan, RoleSettings, TaskKind, TaskOrder
 from flowgraph.engines.table import is_server
 from flowgraph.language.graph import Graph
 from flowgraph.lowering.lower import lower_unchecked
@@ -27,6 +27,7 @@ from flowgraph.lowering.program import (
     Run,
     Switch,
     Sync,
+    Take,
     Task,
     Transfer,
 )
@@ -52,11 +53,13 @@ class ProgramPlacement:
     lag: int = 0
     ahead: int = 0
     chunks: int = 1
+    contract: Contract = "scheduled"
+    behind: int = 0
 
     @property
     def placed(self) -> PlacedRole:
         """Return the placement as a PlacedRole with stand-in settings; a program only tests settings for equality."""
-        running = RoleSettings(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps)
+        running = RoleSettings(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps, contract=self.contract)
         return PlacedRole(
             role=self.role,
             pool=self.pool,
@@ -65,6 +68,7 @@ class ProgramPlacement:
             lag=self.lag,
             ahead=self.ahead,
             chunks=self.chunks,
+            behind=self.behind,
         )
 
 
@@ -96,9 +100,10 @@ class StepOutline:
 
     @cached_property
     def shifts(self) -> tuple[int, ...]:
-        """Return for each task the first iteration in which it runs; () if steps do not overlap.
+        """Return for each task the first iteration (from 0) in which it runs; () if steps do not overlap.
 
-        A task works on rows that were sampled as many steps ago. A sync first runs when there are weights to copy.
+        This is how many steps earlier the rows were sampled that the task works on. A sync first runs when there are
+        new weights to copy.
         """
         shifts = (
             self.depth + copy.sync_every if copy is not None else self.depth - ahead
@@ -118,8 +123,8 @@ class StepOutline:
 
     @cached_property
     def pools(self) -> tuple[tuple[str, ...], ...]:
-        """Return the pools that each task occupies: both pools for a sync, none for a transfer, one for others."""
-        return tuple(() if isinstance(task, Transfer | Join) else _pools_of(task) for task in self.tasks)
+        """Return the pools that each task occupies: source and target for a sync, none for a transfer, else one."""
+        return tuple(() if isinstance(task, Transfer | Join | Take) else _pools_of(task) for task in self.tasks)
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
@@ -139,9 +144,10 @@ class StepOutline:
 
     @cached_property
     def moving(self) -> tuple[bool, ...]:
-        """Return for each task whether it moves a model's state: whether it is a switch to sleep or to wake.
+        """Return for each task whether it is a switch that moves a model's state: that puts it to sleep, or wakes it.
 
-        A switch to the state that the model is already in moves nothing.
+        A switch to the state that the model is already in moves nothing. Before the first switch of a step, a model is
+        in the state in which the last one leaves it.
         """
         awake = {task.home: task.awake for task in self.tasks if isinstance(task, Switch)}
         moving = list[bool]()
@@ -167,7 +173,10 @@ class StepOutline:
 
     @cached_property
     def waits(self) -> tuple[TaskOrder, ...]:
-        """Return which tasks wait for which: within a step, for rows of an earlier step, and for the previous step."""
+        """Return which tasks wait for which: within a step, for rows of an earlier step, and for the previous step.
+
+        No wait has a pause; `waits_with` adds one between steps.
+        """
         return self.waits_with(0.0)
 
     def waits_with(self, driver_s: float) -> tuple[TaskOrder, ...]:
@@ -207,7 +216,7 @@ def _pools_of(task: Task) -> tuple[str, ...]:
     match task:
         case Transfer(_, source, target):
             return source, target
-        case Join(_, place):
+        case Join(_, place) | Take(_, place):
             return (place,)
         case Sync(_, source, target):
             return tuple(dict.fromkeys((source.pool, target.pool)))

@@ -103,9 +103,10 @@ def timeline_of(schedule: Schedule, *, steps: int = 1) -> Timeline:
     """Simulate the first `steps` steps of a schedule, and return when each task runs.
 
     Each task starts as early as its waits and its pools allow; a pool runs its tasks in their order. A task with a
-    `shift` skips that many steps, since its input does not exist yet; then it may run only in some. Raises ValueError
-    if the seconds of a task are not known, if `steps` is below 1, or if tasks of one step wait for each other in a
-    circle. Source: (max,+) recursion of a marked graph, F. Baccelli et al., Synchronization and Linearity, 1992, 2.5.
+    `shift` skips that many steps, since its input does not exist yet, and then runs in one of `every` steps. Raises
+    ValueError if the seconds of a task are not known, if `steps` is below 1, or if tasks of one step wait for each
+    other in a circle. Source: (max,+) recursion of a marked graph, F. Baccelli et al., Synchronization and Linearity,
+    1992, 2.5.
     """
     order = in_order(schedule)
     if schedule.unknown:

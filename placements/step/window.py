@@ -32,10 +32,10 @@ class HeldSteps:
 
 
 def window_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> HeldSteps:
-    """Return the rows and weights that placed roles hold at once; those of one step if no role works ahead.
+    """Return the rows and weights that placed roles hold at once; if no role works ahead, the rows of one step.
 
-    Rows have the most tokens that a step allows. Weights are counted only for roles ahead; on CPUs, they are in
-    float32.
+    Rows have the most tokens that a step allows. Weights are counted only for roles that sample ahead of the training
+    of their weights: in float32 on CPUs, else in bfloat16.
     """
     tokens = dict[str, int]()
     for sampler, count in (response for load in problem.loads for response in load.responses):
@@ -44,8 +44,7 @@ def window_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> HeldS
     copies = weights_bytes = 0
     for home in homes:
         if home.role.name in problem.synced and home.ahead:
-            every = max(1, home.lag // max(1, problem.running.updates(home.role.param)) - home.ahead + 1)
-            waiting = -(-home.ahead // every)
+            waiting = -(-home.ahead // home.every(problem.running))
             copies += waiting
             number_bytes = 4 if problem.kind == "cpu" else WEIGHT_BYTES
             weights_bytes += int(waiting * number_bytes * problem.shape(home.role).trained)

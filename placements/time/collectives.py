@@ -71,7 +71,7 @@ def network_bytes_per_s(links: PoolLinks) -> float:
 def link_bytes_per_s(links: PoolLinks, devices: int) -> float:
     """Return the bytes per second that a device sends among `devices` devices of its machine in long messages.
 
-    The slowest link between them decides; if the machine has none, this is the rate of the network.
+    The slowest link between them decides; if only one of them is on a machine, this is the rate of the network.
     """
     tiers = _machine_tiers("all_gather", machine_devices(devices, links), links)
     return min((bytes_per_s for _, bytes_per_s in tiers), default=network_bytes_per_s(links))

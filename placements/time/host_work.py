@@ -39,10 +39,11 @@ class HostWork:
     rows: int
 
     def node_seconds(self, name: str, constants: HostConstants) -> Seconds:
-        """Return the seconds of one node that runs no model on rows, by part, without the overhead of the call.
+        """Return the seconds of one node that runs no model on rows, without the overhead of the call.
 
-        A scoring node takes a constant time for each row. Other nodes take time for each row and, if they read or
-        return a number per token, for each token.
+        A scoring node takes a constant time for each row, under the key `score`. Other nodes take time for each row,
+        under `rows`, and if they read or return a number per token, for each token, under `tokens` (else 0). Raises
+        KeyError for a node that the graph does not have.
         """
         node = self._nodes[name]
         extent = widest(self._extents, node.edges())
@@ -67,9 +68,10 @@ class HostWork:
         return self._bytes[key]
 
     def travel_seconds(self, value: str, parts: Parts, bytes_per_s: float, constants: HostConstants) -> Seconds:
-        """Return the seconds in which a value is written as a table, sent over a link, and read, by part.
+        """Return the seconds in which a value is written as a table, sent over a link, and read.
 
-        Of a record, only the fields in `parts` are sent (empty: all). `bytes_per_s` is the rate of the link.
+        The keys are `call` for the overhead of the task, `tables` for writing and reading, and `link` for sending. Of a
+        record, only the fields in `parts` are sent (empty: all). `bytes_per_s` is the rate of the link.
         """
         size_bytes = self.value_bytes(value, parts)
         tables_s = 2 * size_bytes / constants.arrow_bytes_per_s

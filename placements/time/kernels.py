@@ -51,8 +51,8 @@ def matmul_seconds(m: float, n: float, k: float, device: DeviceProfile, precisio
     The result is a kernel launch plus the best time over a few tile sizes. For each tile size, arithmetic (whole waves
     of tiles over the processors) and memory traffic (both factors and the result) overlap almost completely.
     `precision` is that of the factors; the result has at least 2 bytes per number. Raises ValueError if `peak_flops`
-    does. Source: Williams et al. 2009, Roofline; tiles and waves as at `TILES`. Caches are assumed cold, and fp8 is
-    assumed to reach the same share of its peak as bfloat16 did.
+    knows no peak of the device for this precision. Source: Williams et al. 2009, Roofline; tiles and waves as at
+    `TILES`. Caches are assumed cold, and fp8 is assumed to reach the same share of its peak as bfloat16 did.
     """
     if min(m, n, k) <= 0:
         return 0.0

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Seconds:
-    """Seconds by the name of each part: `matmul`, `attention`, `collectives`, `decode` and so on."""
+    """Seconds by kind of work: `matmul`, `attention`, `collectives`, `decode` and so on.
+
+    A function that returns such seconds names its kinds, which are the keys of `parts`.
+    """
 
     parts: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
 

@@ -70,10 +70,13 @@ def forward_seconds(
     micro_batch_tokens: float | None = None,
     precision: Precision = "bfloat16",
 ) -> Seconds:
-    """Return the seconds of a forward pass over all tokens of a step, by part.
+    """Return the seconds of a forward pass over all tokens of a step, by kind of work.
 
-    A micro-batch has `micro_batch_tokens` tokens on each data rank; None passes all of a rank's tokens at once. Parts
-    of zero seconds are left out. Raises ValueError if `peak_flops` knows no peak of the device for this precision.
+    The keys are those of `LayerPasses.layer`, for all layers and the head, or in a pipeline for its slowest stage;
+    `pipeline` for filling and draining it and for sending between its stages; and `data` for gathering sharded weights.
+    Keys of zero seconds are left out. A micro-batch has at most `micro_batch_tokens` tokens on each data rank; None
+    passes all of a rank's tokens at once. Raises ValueError if `peak_flops` knows no peak of the device for this
+    precision.
     """
     passes = layer_passes(shape, layout, links, constants, precision)
     count, micro = _micro_batches_of_step(tokens, layout, 1, micro_batch_tokens)
@@ -101,13 +104,15 @@ def update_seconds(
     offload: Sequence[Offloaded] = (),
     precision: Precision = "bfloat16",
 ) -> Seconds:
-    """Return the seconds of an update over all tokens in `steps` optimizer steps, forward and backward, by part.
+    """Return the seconds of an update over all tokens in `steps` optimizer steps, by kind of work.
 
-    A micro-batch has `micro_batch_tokens` tokens on each data rank; None passes a rank's tokens of an optimizer step at
-    once. State in `offload` is copied from host memory before the update and back after it. Activations that
-    `checkpointing` discards are recomputed: "full" recomputes whole layers, "selective" attention only. Logits in
-    chunks are recomputed too, if there are several chunks. Parts of zero seconds are left out. Raises ValueError if
-    `peak_flops` knows no peak of the device for this precision.
+    The update has forward and backward passes. The keys are those of `forward_seconds`, where `data` is for weights and
+    gradients; `optimizer` for the memory traffic and `step` for the constant overhead of optimizer steps; and
+    `offload`. Keys of zero seconds are left out. A micro-batch has at most `micro_batch_tokens` tokens on each data
+    rank; None passes a rank's tokens of an optimizer step at once. State in `offload` is copied from host memory before
+    the update and back after it. Activations that `checkpointing` discards are recomputed: "full" recomputes whole
+    layers, "selective" attention only. Logits in chunks are recomputed too, if there are several chunks. Raises
+    ValueError if `peak_flops` knows no peak of the device for this precision.
     """
     passes = layer_passes(shape, layout, links, constants, precision)
     count, micro = _micro_batches_of_step(tokens, layout, steps, micro_batch_tokens)
@@ -243,7 +248,11 @@ class LayerPasses:
     precision: Precision
 
     def products_s(self, micro: MicroBatch, part: Part) -> float:
-        """Return the seconds of one product of a micro-batch with each weight of the layer; `part` selects which."""
+        """Return the total seconds of the matrix products of a micro-batch with the weights of the layer.
+
+        `part` selects the products: those of the forward pass (`forward`), or of the backward pass for the gradient of
+        the `inputs` or of the `weights`. Raises ValueError if the device's peak is unknown.
+        """
         return layer_seconds(self.shape, self.layout, micro.tokens, part, self.links.device, self.precision)
 
     def moved_s(self, size_bytes: float) -> float:
@@ -251,8 +260,10 @@ class LayerPasses:
         return size_bytes / memory_bytes_per_s(self.links.device)
 
     def layer(self, micro: MicroBatch, products_s: float, *, attended: float, moved: float) -> Parts:
-        """Return the seconds of one pass of the layer, by part: the device's work, and its wait for kernel launches.
+        """Return the seconds of one pass of the layer by kind: the device's work, and its wait for kernel launches.
 
+        The keys are `matmul`; `attention`; `memory` for kernels that only move memory; `tensor`, `sequence` and
+        `expert` for transfers between the ranks of each kind, as far as no work hides them; and `launch` for the wait.
         `products_s` are the seconds of matrix products; `attended` and `moved` are multiples of a forward pass's
         attention and memory traffic. Raises ValueError if the device's peak is unknown.
         """
@@ -316,18 +327,21 @@ def _layer_passes(
 
 @lru_cache(maxsize=16_384)
 def forward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
-    """Return the seconds of one layer's forward pass over a device's part of a micro-batch, by part.
+    """Return the seconds of one layer's forward pass over a device's share of a micro-batch, by kind of work.
 
-    Raises ValueError if the device's peak is unknown.
+    The keys are `matmul`, `attention`, `memory`, `tensor`, `sequence`, `expert` and `launch`, as in
+    `LayerPasses.layer`. Raises ValueError if the device's peak is unknown.
     """
     return passes.layer(micro, passes.products_s(micro, "forward"), attended=1.0, moved=1.0)
 
 
 @lru_cache(maxsize=16_384)
 def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
-    """Return the seconds of one layer's backward pass over a device's part of a micro-batch, by part.
+    """Return the seconds of one layer's backward pass over a device's share of a micro-batch, by kind of work.
 
-    With adapters, frozen weights have no gradient. Raises ValueError if the device's peak is unknown.
+    The keys are `matmul`, `attention`, `memory`, `tensor`, `sequence`, `expert` and `launch`, as in
+    `LayerPasses.layer`. With adapters, frozen weights have no gradient. Recomputing a forward pass is not included.
+    Raises ValueError if the device's peak is unknown.
     """
     weights_s = 0.0 if passes.shape.adapters else passes.products_s(micro, "weights")
     products_s = passes.products_s(micro, "inputs") + weights_s
@@ -336,7 +350,7 @@ def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
 
 @lru_cache(maxsize=16_384)
 def head_pass(passes: LayerPasses, read_out: float, backward: bool) -> Parts:
-    """Return the seconds of the head for `read_out` tokens on one device, by part: `matmul` and `memory`.
+    """Return the seconds of the head for `read_out` tokens on one device, under the keys `matmul` and `memory`.
 
     The forward pass is always included, the backward pass only if `backward`; with adapters, the head's weights have no
     gradient. Raises ValueError if the device's peak is unknown.
@@ -356,7 +370,7 @@ def head_pass(passes: LayerPasses, read_out: float, backward: bool) -> Parts:
 
 
 def summed(*counted: tuple[float, Parts]) -> dict[str, float]:
-    """Return the weighted sum of several mappings of seconds by part; each argument is a weight and a mapping.
+    """Return the weighted sum of several mappings of seconds, key by key; each argument is a weight and a mapping.
 
     >>> summed((2, {"matmul": 1.0}), (1, {"matmul": 0.5, "launch": 1.0}))
     {'matmul': 2.5, 'launch': 1.0}

@@ -92,8 +92,8 @@ def merges(shape: ModelShape) -> int:
 def blocks(shape: ModelShape) -> Iterator[ProductPair]:
     """Yield the pairs of matrix products of an average layer, with the weights that a token passes through.
 
-    Attention and MLP are separate pairs if all layers have plain attention; otherwise one pair represents everything
-    but experts.
+    Routed experts, if there are any, are the first pair. Attention and MLP are separate pairs if all layers have plain
+    attention; otherwise one pair represents everything but experts.
     """
     routed = 0.0
     if shape.experts:
@@ -117,7 +117,7 @@ def blocks(shape: ModelShape) -> Iterator[ProductPair]:
 def layer_seconds(
     shape: ModelShape, layout: Layout, tokens: float, part: Part, device: DeviceProfile, precision: Precision
 ) -> float:
-    """Return the seconds of one product with each weight of an average layer, for `tokens` tokens on one device.
+    """Return the total seconds of one product with each weight of an average layer, for `tokens` tokens on one device.
 
     Each expert has products of its own. `part` chooses the forward product, or one of the two in the backward pass.
     Raises ValueError if the device's peak is unknown.
@@ -176,7 +176,10 @@ def activation_bytes(shape: ModelShape, layout: Layout, tokens: float, replicate
 
 
 def score_count(shape: ModelShape, layout: Layout, micro: MicroBatch) -> float:
-    """Return the number of attention scores of an average layer on one device, including masked pairs."""
+    """Return the number of attention scores of an average layer on one device, including masked pairs.
+
+    Layers with a window or a state count as if they had none.
+    """
     return 2 * micro.pairs * shape.heads * shape.attention_layers / (shape.layers * layout.tensor)
 
 
@@ -230,10 +233,10 @@ def expert_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Pool
     """Return the seconds of expert parallelism in one pass of an average layer: sending tokens to experts, and back.
 
     The average is over all layers, with those that have no experts; the result is 0 if experts are not divided.
-    `tokens` are those of one device, and each tensor rank sends its part. Each token is assumed to choose its experts
-    at random. If the experts are on several machines, a token is sent once to each machine that has one of its experts;
-    if they are all on one machine, it is sent once to each device that has one. Source: Lepikhin et al. 2020, arXiv
-    2006.16668, section 3.
+    `tokens` are those of one device, and each tensor rank sends its share of each. Each token is assumed to choose its
+    experts at random. If the experts are on several machines, a token is sent once to each machine that has one of its
+    experts; if they are all on one machine, it is sent once to each device that has one. Source: Lepikhin et al. 2020,
+    arXiv 2006.16668, section 3.
     """
     if layout.expert == 1:
         return 0.0
@@ -251,8 +254,8 @@ def expert_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Pool
 def sent_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
     """Return the seconds to send a micro-batch from one stage of a pipeline to the next; 0 without a pipeline.
 
-    `tokens` are those of one device; each tensor rank sends its part. Source: Narayanan et al. 2021, arXiv 2104.04473,
-    section 4.1.
+    `tokens` are those of one device; each tensor rank sends its share of them. Source: Narayanan et al. 2021, arXiv
+    2104.04473, section 4.1.
     """
     if layout.pipeline == 1:
         return 0.0
@@ -291,7 +294,8 @@ def data_seconds(
 ) -> float:
     """Return the seconds of a collective over data and sequence ranks, plus one over the ranks with the same experts.
 
-    `op` is the collective, and `number_bytes` the bytes of one number. A model without experts has only the first.
+    `op` is the collective, and `number_bytes` the bytes of one number. Only the second transfers the numbers of
+    experts; a model without experts has only the first.
     """
     ranks = layout.data * layout.sequence
     shared_s = collective_seconds(op, numbers.rest * number_bytes, ranks, every(links, layout.tensor))

@@ -77,13 +77,15 @@ def sync_seconds(
     *,
     together: bool = False,
 ) -> Seconds:
-    """Return the seconds until every replica of the target pool has the source pool's weights, by part.
+    """Return the seconds until every replica of the target pool has the source pool's weights.
 
-    `size_bytes` and `tensors` are for the whole model as it is sent; the target's devices hold `replicas` copies. If
-    `together`, both pools are in one domain and the network is not used. The parts run one after another. Each machine
-    of the target receives the weights once, and distributes them to its devices over their links. A single sender uses
-    one network adapter; all senders together use all adapters of a target's machine. Finding the changed weights is
-    counted as packing them, since no published table separates the two.
+    The keys follow one after another: `gather` for gathering whole tensors on the source, `pack` for going through the
+    host or finding the changed numbers, `transfer` to and inside the target, `install` for handling and writing each
+    tensor, and `pause` for stopping generation. `size_bytes` and `tensors` are for the whole model as it is sent; the
+    target's devices hold `replicas` copies. If `together`, both pools are in one domain and the network is not used.
+    Each machine of the target receives the weights once, and distributes them to its devices over their links. A single
+    sender uses one network adapter; all senders together use all adapters of a target's machine. No published table
+    separates finding changed weights from packing them.
     """
     spec = METHODS[method]
     sent_bytes = size_bytes * (DELTA_SHARE if method == "delta" else 1.0)
@@ -136,12 +138,12 @@ def reshard_seconds(
     links: PoolLinks,
     how: Resharding | None = None,
 ) -> Seconds:
-    """Return the seconds to convert a pool's weights from the training layout to the generation layout, by part.
+    """Return the seconds to convert a pool's weights from the training layout to the generation layout.
 
-    `size_bytes` and `tensors` are for the whole model. `how` names the devices that gather together; None: as
-    `resharding` chooses. Tensors are gathered one after another, and written once more on their device. The engine's
-    software takes time in addition (`RESHARD_S`), but not in one process on a CPU, which reads its own weights. Source:
-    that of `gathering`; the collective is an all-gather.
+    They are the sum of the keys `gather`, `install` and `software`: tensors are gathered one after another and written
+    once more on their device, and the engine's software takes time in addition (`RESHARD_S`), but none on a CPU, where
+    one process reads its own weights. `size_bytes` and `tensors` are for the whole model. `how` names the devices that
+    gather together; None: as `resharding` chooses. Source: that of `gathering`; the collective is an all-gather.
     """
     ranks, gathered_bytes = gathering(size_bytes, training, generation, how or resharding(training, generation))
     tensor_s = collective_seconds("all_gather", gathered_bytes / tensors, ranks, links)
@@ -188,9 +190,9 @@ def offload_seconds(size_bytes: float, device: DeviceProfile) -> float:
 
 
 def wake_seconds(size_bytes: float, device: DeviceProfile) -> Seconds:
-    """Return the seconds until a sleeping engine has its weights on the device again and can answer, by part.
+    """Return the seconds until a sleeping engine has its weights on the device again and can answer.
 
-    `size_bytes` are those of the weights on one device.
+    The keys are `copy` for the weights and `wake` for the rest. `size_bytes` are those of the weights on one device.
     """
     return Seconds({"copy": offload_seconds(size_bytes, device), "wake": WAKE_S})
 

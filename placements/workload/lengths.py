@@ -178,10 +178,10 @@ class LengthDistribution:
     def with_changes(self, changes: Mapping[str, str], where: str = "lengths") -> LengthDistribution:
         """Return the lengths with some quantities changed, such as {"p99": "16k"}.
 
-        Lengths from a text are fitted again, together with their other quantities. Those of a column are scaled to a
-        new mean or median, and stretched to a new percentile or sigma at the same mean: each length is raised to a
+        Lengths from a text with quantities are fitted again, together with their other quantities. Others are scaled to
+        a new mean or median, and stretched to a new percentile or sigma at the same mean: each length is raised to a
         power, which makes a lognormal of a lognormal. `max` cuts them last. A fixed length that gets a sigma, or a
-        percentile other than `p50`, becomes a lognormal with the same mean.
+        percentile other than `p50`, becomes a lognormal with the same mean, unless the mean is changed, too.
 
         >>> str(LengthDistribution.of_column([1000, 2000, 3000]).with_changes({"mean": "4k"}))
         'mean=4000,p99=6000,max=6000'

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from flowgraph.analysis.roles import Role, Use, models_read, roles
 from flowgraph.checks.placed import misread_settings
 from flowgraph.cluster.calibration import Calibration, Phase
 from flowgraph.cluster.cluster import Cluster, DeviceKind
-from flowgraph.cluster.plan import Plan, Precision
+from flowgraph.cluster.plan import Contract, Plan, Precision
 from flowgraph.engines.capabilities import Support
 from flowgraph.engines.table import ENGINES, engines_for, is_server
 from flowgraph.errors import UnknownNameError
@@ -59,12 +59,14 @@ class PlanningProblem:
     forecast with them.
 
     `staleness` lets steps overlap, so that rollouts lag by this number of updates; `sync_lag` only makes syncs rarer.
-    `ratio` fixes the ratio of rollout to training devices, if they are separate. If responses are `streamed`,
-    generation continues across steps, so that no step waits for its longest response. After a weight sync the caches of
-    responses in flight are recomputed, unless the engine `keeps_caches` of older weights. `without` names models of the
-    flow that this run does not need. A `watched` graph has additional measurements; it runs in place of the flow's
-    graph if one engine trains a model and another generates with it. If `modelled`, the plan may have layouts that
-    cannot run here. `sample_rows` and `forward_tokens` are for engines that run in the process of their device.
+    `ratio` fixes the ratio of rollout to training devices, if they are separate. If responses are `streamed`, groups
+    may be read in chunks while others are generated. `contract` says what a sync does to responses under way: with
+    `in_flight` they go on, so that a sync does not wait for the longest; `ready` is the way of other systems, which
+    also limit how many rows are admitted. (A plan of the contract `ready` is forecast as `in_flight`.) Under `ready`,
+    caches are recomputed after a sync unless the engine `keeps_caches`. `without` names models of the flow that this
+    run does not need. A `watched` graph has additional measurements; it runs in place of the flow's graph if one engine
+    trains a model and another generates with it. If `modelled`, the plan may have layouts that cannot run here.
+    `sample_rows` and `forward_tokens` are for engines that run in the process of their device.
     """
 
     graph: Graph
@@ -81,6 +83,7 @@ class PlanningProblem:
     sync_lag: int = 0
     ratio: tuple[int, int] | None = None
     streamed: bool = False
+    contract: Contract | Literal["ready"] = "scheduled"
     keeps_caches: bool = False
     without: Collection[str] = ()
     watched: Graph | None = None
@@ -132,7 +135,7 @@ class PlanningProblem:
 
     @cached_property
     def stages(self) -> int:
-        """Return the number of stages of a step in which models work; weight syncs come after them."""
+        """Return the number of stages of a step in which models work (see `NodeWorkload`), without weight syncs."""
         return stage_count(self.loads)
 
     @cached_property
@@ -223,11 +226,8 @@ class PlanningProblem:
 
     @property
     def overlapped(self) -> int:
-        """Return the maximum number of steps in progress at once: `staleness` plus 1, at most 3; 1 without staleness.
-
-        Of three steps in progress, the first trains, the second only reads rows, and the third generates.
-        """
-        return min(self.staleness or 0, 2) + 1
+        """Return the maximum number of steps in progress at once: `staleness` plus 1; 1 without staleness."""
+        return (self.staleness or 0) + 1
 
     @cached_property
     def together(self) -> tuple[frozenset[int], ...]:

@@ -97,7 +97,8 @@ def step_facts(
 
     `shapes` has the sizes of models by parameter of the flow; FLOPs and weight bytes of a model without a shape are
     None. Responses have their maximum length. A plan determines among how many data ranks rows are divided, and which
-    values are sent between places; without a plan there is one rank, and `crosses` is None.
+    values are sent between places; without a plan there is one rank, and `crosses` is None. Raises KeyError if the plan
+    has no place for a role of the flow.
     """
     step = _StepReader(graph, shapes, workload, plan)
     return StepFacts(graph.name, workload.prompts, workload.prompt_tokens, tuple(step.nodes()), tuple(step.edges()))

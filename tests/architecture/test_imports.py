@@ -77,7 +77,7 @@ FACES = {
         "files.untrusted",  # a profile, which is anyone's file
         "lowering",
         *("lowering.lower", "lowering.pipeline_steps"),  # a forecast simulates the program
-        "checks.overlap",  # the laws of steps that overlap, which every plan with them keeps
+        *("checks.overlap", "checks.streaming"),  # the laws of steps that overlap and of chunks: every plan keeps them
         *("lowering.parts", "lowering.program", "lowering.project_columns"),
         *("lowering.task_names", "lowering.waits"),
         *(

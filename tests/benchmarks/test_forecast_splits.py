@@ -41,9 +41,9 @@ def test_a_row_states_its_inputs_only_if_it_states_a_mean_length() -> None:
 
 def test_a_row_is_asked_as_it_was_run() -> None:
     found = problem(LATE)
-    assert (found.staleness, found.streamed, found.keeps_caches) == (8, True, True)
+    assert (found.staleness, found.contract, found.keeps_caches) == (8, "ready", True)
     drained = next(row for row in ROWS if row["caches"] == "drained")
-    assert not problem(drained).streamed
+    assert problem(drained).contract == "scheduled"
     assert {role.name for role in found.roles} == {"policy.train", "policy.sample", "ref.infer"}
     assert asked({**LATE, "gpu": ""}) == "no device"
     assert asked({**LATE, "max_resp_len": ""}) == "no max resp len"

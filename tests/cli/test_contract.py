@@ -6,9 +6,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
 from tests.cli.conftest import Said
 from tests.cli.test_depth import SPLIT
 from tests.cli.test_lag import FLOW
+from tests.cli.test_resume import cut_off, facts, journal
 
 Run = Callable[..., Said]
 SMALL = ("--model", "tiny", "--runtime", "local", "--batch", 2, "--eval-rows", 4)
@@ -58,3 +63,31 @@ def test_a_run_in_chunks_gives_the_rows_and_scores_of_a_run_without(flowgraph: R
     assert whole == chunks
     shown = flowgraph("show", "late.py", "--stage", "lowered", *SPLIT, "--chunks", 2)
     assert "policy.generate 1/2" in shown.out and "join" in shown.out
+
+
+MORE = [pytest.param(seed, 5, marks=pytest.mark.slow(group="overlap")) for seed in range(1, 21)]  # 100 runs
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("seed", "count"), [(0, 1), *MORE])
+def test_a_run_in_flight_killed_at_any_moment_and_resumed_trains_each_step_once(
+    tmp_path: Path, seed: int, count: int
+) -> None:
+    (tmp_path / "late.py").write_text(FLOW)
+    depth = 1 + seed % 2
+    ways = (*SPLIT, "--depth", str(depth), "--contract", "in_flight", "--steps", "6", "--checkpoint-every", "2")
+    codes = cut_off(tmp_path, "SIGKILL", seed, count, ("late.py", *map(str, SMALL), "--eval-every", "0", *ways))
+    assert sum(code == -9 for ended in codes for code in ended) >= count
+    for run in (tmp_path / f"cut{i}" for i in range(count)):
+        assert facts(run)["status"] == "finished"
+        assert [line["step"] for line in journal(run)] == [*range(6)]
+        recorded = [
+            sorted((folder / "rollouts/policy.generate").glob("*.parquet")) for folder in (run, tmp_path / "whole")
+        ]
+        assert [file.name for file in recorded[0]] == [file.name for file in recorded[1]]
+        for step, pair in enumerate(zip(*recorded, strict=True)):
+            cut, whole = (pq.read_table(file) for file in pair)
+            assert cut.column("context").equals(whole.column("context")), "the prompts of a step are those of the data"
+            versions = np.concatenate(cut.column("versions").to_pylist())
+            assert versions.min() >= max(0, step - depth)
+            assert versions.max() <= step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.conftest import Said
@@ -56,6 +58,36 @@ def test_a_run_that_is_extended_and_stopped_before_it_has_repeated_a_step_goes_o
     said = flowgraph("resume", "part")
     assert said.code == 0 and "continuing after step 3 of 6" in said.err, said.err
     assert_same(Path("part"), Path("whole"))
+
+
+def test_a_run_whose_extension_failed_at_once_is_resumed_to_its_old_end(
+    flowgraph: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(flowgraph, "part", "--depth", 1, "--steps", 4)
+    run(flowgraph, "whole", "--depth", 1, "--steps", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr("flowgraph.app.running.training.train", fail)
+        said = flowgraph("resume", "part", "--steps", 6)
+    assert said.code == 3, said.err
+    said = flowgraph("resume", "part", "--steps", 4)
+    assert said.code == 0, said.err
+    assert_same(Path("part"), Path("whole"))
+
+
+def fail(*_: object) -> int:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_the_last_check_measures_the_newest_weights(flowgraph: Run) -> None:
+    run(flowgraph, "run", "--depth", 1, "--sync-every", 2, "--steps", 4)
+    drawn = {
+        int(path.stem): pq.read_table(path).column("versions") for path in Path("run/validation").glob("*.parquet")
+    }
+    assert {step: {*versions.combine_chunks().flatten().to_pylist()} for step, versions in drawn.items()} == {
+        0: {0},
+        2: {0},
+        4: {4},
+    }
 
 
 def test_a_checkpoint_from_which_a_run_is_extended_stays(flowgraph: Run) -> None:

@@ -489,14 +489,12 @@ def test_streaming_within_a_step_is_left_out_where_it_makes_no_step_shorter(flow
     assert "--streamed has no effect: no chunks make the step shorter" in said.err
 
 
-def test_what_is_streamed_across_steps_is_said_to_be_a_forecast_and_no_run_takes_it(flowgraph: Run) -> None:
-    said = flowgraph("plan", "decoupled_ppo", *SMALL, "--staleness", "2", "--streamed", "-o", "p.json")
-    assert said.code == 0
-    assert "--streamed with --staleness is a forecast only" in said.err and "`run` refuses this plan" in said.err
-    refused = flowgraph("run", "--plan", "p.json")
-    assert (refused.code, refused.out) == (1, "")
-    assert "names responses that continue in the next step, which cannot be run here" in refused.err
-    assert "plan it without --streamed" in refused.err
+def test_what_rows_in_flight_save_is_said(flowgraph: Run) -> None:
+    long = ("--response-tokens", "mean=2k,max=16k", "--staleness", "2", "--contract", "in_flight")
+    said = flowgraph("plan", "decoupled_ppo", *SMALL[:-2], "--placement", "split", *long)
+    assert said.code == 0, said.err
+    (line,) = (line for line in said.out.splitlines() if line.startswith("  rows in flight save "))
+    assert " a step if syncs wait for responses; caches take " in line
 
 
 def test_a_staleness_of_a_flow_without_a_bound_is_noted_as_text_and_json(flowgraph: Run) -> None:

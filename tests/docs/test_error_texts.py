@@ -258,6 +258,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "PlanError.not_in_flight": lambda: PlanError.not_in_flight(
         "plan.json", "policy.sample", "it sleeps, and what sleeps draws nothing"
     ),
+    "PlanError.none_late": lambda: PlanError.none_late("plan.json", "policy.sample", 2, 2, 2, 1),
     "PlanError.no_chunks": lambda: PlanError.no_chunks(
         "plan.json", "policy.sample", 4, "the engine `fsdp` returns all responses of a step at once"
     ),

@@ -35,3 +35,15 @@ def long_responses(prompts: Prompts, policy: Policy) -> Policy:
         return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=proximal, weights=weights, eps=0.2)
 
     return update(policy, loss, lr=0.1, optimizer="sgd")
+
+
+@flow
+def short_responses(prompts: Prompts, policy: Policy) -> Policy:
+    """Train on short responses of weights up to two updates old."""
+    rollout = generate(stale(policy, at_most=2), prompts, n=2, max_tokens=8, ignore_eos=True)
+    advantages = group_normalize(judged(rollout), rollout.group)
+
+    def loss(pi: Policy) -> Loss:
+        return clipped(logprobs(pi, rollout), advantages, rollout.mask, old=rollout.logprobs, eps=0.2)
+
+    return update(policy, loss, lr=0.1, optimizer="sgd")

@@ -21,6 +21,7 @@ from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import CopySchedule, Program
 from flowgraph.models import load
 from flowgraph.passes import compile_graph
+from flowgraph.runtime.group_order import GroupName
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.interpreter import Executor
 from flowgraph.runtime.local import InProcess
@@ -40,11 +41,12 @@ Weights = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Flown:
-    """The rollouts and metrics of each step of a run."""
+    """The rollouts and metrics of each step of a run, and the groups that it trained on, under `ready`."""
 
     schedule: CopySchedule
     tables: Sequence[pa.Table]
     metrics: Sequence[Mapping[str, float]]
+    groups: Sequence[Sequence[GroupName]] = ()
 
     def versions(self, step: int) -> list[list[int]]:
         rows: list[list[int]] = self.tables[step].column("versions").to_pylist()
@@ -70,16 +72,17 @@ def flown(
     assert program.pipeline is not None
     places = start(program, [GRAPH], Flows((to_json(GRAPH),), str(OWN)), models, session)
     try:
-        executor, metrics = Executor(places), list[Mapping[str, float]]()
+        executor, metrics, groups = Executor(places), list[Mapping[str, float]](), list[list[GroupName]]()
         for step in range(steps):
             ran = executor.run(program, {"prompts": prompts}, Key(7, step), steps)
             ran.apply(write_rollout, [DRAWN], [], rollout_file(run, DRAWN, step))
             metrics.append(ran.observed.means())
+            groups.append([group.name for group in ran.groups])
         places.finish()
     finally:
         places.close()
     tables = [pq.read_table(rollout_file(run, DRAWN, step)) for step in range(steps)]
-    return Flown(program.pipeline.copies[0], tables, metrics)
+    return Flown(program.pipeline.copies[0], tables, metrics, groups)
 
 
 def attribution_error(ran: Flown, models: ModelSetup, prompts: PromptSource, run: Path) -> list[float]:

@@ -76,7 +76,7 @@ def metrics(
         plan_second_flow(program.plan, checked, {"policy": "policy"}),
         {"policy": dict(program.origins)["policy"]},
     )
-    check = HeldOutCheck(own, {"prompts": FixedPrompts(rows, tuple(range(9)))}, 2)
+    check = HeldOutCheck(own, {"prompts": FixedPrompts(rows, tuple(range(9)))}, 2, own)
     job = RunSpec(program, {"prompts": PromptSource(rows, batch, seed)}, seed, steps, check)
     folder = RunFolder.create(path)
     with Recorder(folder, graph, print) as recorder:

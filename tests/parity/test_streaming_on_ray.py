@@ -22,8 +22,9 @@ from flowgraph.errors import FlowError
 from flowgraph.flows.flow_files import find_flow
 from flowgraph.flows.settings import resolve_settings
 from flowgraph.language import Key
+from flowgraph.lowering.chunk import Chunk
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import Chunk, Program, Run
+from flowgraph.lowering.program import Program, Run
 from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.hosting import ModelSetup

@@ -130,14 +130,14 @@ def test_a_plan_may_name_what_is_only_modelled_and_says_which_of_it_cannot_be_ru
 
 def test_a_refusal_names_all_that_cannot_be_run(graph: Graph) -> None:
     refuse_unsupported(plan_of(graph), "plan.json")
-    assumed = PlanAssumptions(flow="grpo", models={}, batch=1, prompt_tokens="512", streamed=True, without=("ref",))
+    assumed = PlanAssumptions(flow="grpo", models={}, batch=1, prompt_tokens="512", staleness=1, without=("ref",))
     plan = plan_of(graph, "policy.train", engine="megatron")
     placed = tuple(row.model_copy(update={"lag": int(row.role == "policy.sample")}) for row in plan.placed)
     with pytest.raises(PlanError) as caught:
         refuse_unsupported(plan.model_copy(update={"assumed": assumed, "placed": placed}), "plan.json")
     assert str(caught.value) == (
         "plan.json: this plan of grpo names `megatron` for policy.train, which cannot be run here\n"
-        "    nor responses that continue in the next step\n"
+        "    nor weights that are older than the flow allows\n"
         "    nor a run without `ref`\n"
         "  hint: plan it without --engine, or `flowgraph export` it"
     )

@@ -48,7 +48,11 @@ def model_text(model: PathLike | RunResult | None) -> str | None:
 
 
 def run_folder(run: PathLike | RunResult) -> Path:
-    """Return the path of a run's folder or result. Raises RunFolderError for a run that stopped before it began."""
+    """Return the path of a run's folder, which is given as a path or as the result of `run`.
+
+    Raises RunFolderError for the result of a run that stopped before it began. Whether a path is a run's folder is not
+    checked.
+    """
     return run.path if isinstance(run, RunResult) else Path(run)
 
 

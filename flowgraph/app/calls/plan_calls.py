@@ -81,7 +81,10 @@ def plan(
     cache: PathLike | None = None,
     say: Say = silent,
 ) -> PlanResult:
-    """Return a plan: the devices and memory of each role and, on devices of known speed, the seconds of a step.
+    """Search for the best plan of a flow, or forecast a given `plan` again; return the plan with its forecast.
+
+    The plan has the devices and memory of each role (one use of one model, such as `policy.train`) and, on devices of
+    known speed, the seconds of a step.
 
     Args:
         flow: a shipped flow (`"grpo"`), one in a file (`"my.py:name"`), or a flow itself.
@@ -102,7 +105,8 @@ def plan(
         depth: how many steps sampling works ahead of training.
         sync_every: copy the trained weights to sampling every this many steps.
         chunks: in how many chunks the responses of a step are read, as they finish.
-        contract: what a sync does to responses under way: `scheduled` waits for them, `in_flight` does not.
+        contract: what a sync does to responses under way: `scheduled` waits for them, `in_flight` does not; with
+            `ready`, it does not either, and a step trains on the groups that have finished.
         engine: the engine for each use: `{"train": "megatron", "sample": "vllm"}`.
         precision: the precision of the weights that generate responses: bfloat16, fp8 or fp4.
         constants: a file with constants of engines, which replace the built-in ones.
@@ -116,7 +120,7 @@ def plan(
         robust: prefer the plan that loses least if costs differ from the forecast.
         staleness: the maximum number of policy updates by which rollouts may lag, or `"auto"`.
         ratio: rollout devices to training devices where they are separate, such as `(3, 1)`.
-        streamed: read responses while others are sampled: within a step, or across steps with `staleness`.
+        streamed: read the groups of a step while others are sampled, in as many chunks as make it shorter.
         cache: the folder for downloaded models and generated data.
         say: receives each note as a line.
 
@@ -159,8 +163,10 @@ def check(
 ) -> CheckResult:
     """Return the faults of a flow, its settings and its plan that can be found before models are loaded.
 
-    The arguments are those of `plan`. Faults are returned, not raised, except for an unknown flow (UnknownNameError), a
-    file that cannot be imported (UserCodeError), and invalid arguments (UsageError, SettingError).
+    The arguments are those of `plan`, but `plan` is a plan to check. Without one, a plan is searched, unless neither a
+    model nor rows are known. Settings are checked only if the flow has no fault, and all else only if the settings have
+    none. Faults are returned, not raised, except for an unknown flow (UnknownNameError), a flow's file that cannot be
+    imported (UserCodeError), and invalid arguments (UsageError, SettingError).
     """
     values = fields(locals(), but="say")
     with argument_errors():
@@ -196,7 +202,8 @@ def draw(
 
     Args:
         what: a flow, a plan, a run, or the file or folder of one.
-        picture: the picture to draw; by default the flow, the plan or the curves of the run.
+        picture: the picture to draw; by default the plan, or the curves of a run; for a flow, the flow, or
+            its plan if an argument for the plan is given, such as `cluster` or `depth`.
         steps: the number of steps in a timeline.
         unfold: draw each machine of a pool, however many there are.
         model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, depth,
@@ -207,7 +214,9 @@ def draw(
         UsageError: a picture that does not exist, or a flow's options for a plan, a run or a file. The result raises
             it, on first use, for a picture that cannot be drawn.
         UnknownNameError: a flow that does not exist; raised on first use.
+        SettingError: fewer than one step, or an invalid argument.
         RunFolderError: a folder that is not a run folder.
+        PlanError, LawError, DataError: a JSON file that is not a valid plan, program or picture.
     """
     values = fields(locals(), but="what picture steps unfold say")
     with argument_errors():
@@ -227,9 +236,11 @@ def draw(
 def export(plan: PlanLike, to: System, *, version: str = "") -> ExportResult:
     """Return a plan as the flags and files of another system, with notes on what that system cannot express.
 
-    `version` is the version of the system, "" for the newest known one. Raises UnknownNameError for an unknown system
-    or version, UsageError for a flow that trains no policy on its own responses, and PlanError, for example, for a plan
-    that does not record its flow and models, or with a role that does not use its whole pool.
+    Nothing is written; `save` of the result does that. `version` is the version of the system, "" for the newest known
+    one. If the plan does not fit as that system runs it, the files have another layout that fits, if one is found; a
+    note says what was changed, or that nothing fits. Raises UnknownNameError for an unknown system or version,
+    UsageError for a flow that trains no policy on its own responses, and PlanError, for example, for a plan that does
+    not record its flow and models, or with a role that does not use its whole pool.
     """
     with argument_errors():
         return export_plan(plan, to, version)
@@ -246,11 +257,17 @@ def import_run(
     calibration: Calibration | None = None,
     cache: PathLike | None = None,
 ) -> ImportResult:
-    """Return another system's run as a flow and a plan with its memory and step time, and faster plans for its devices.
+    """Read another system's run as a plan, forecast the run's memory and step time, and search for a faster plan.
 
-    `command` is a launch script of verl or OpenRLHF, or verl's YAML; `device` is the type of the run's devices. The
-    other arguments are those of `plan`. Raises, for example, DataError, with the line, for a file that cannot be read
-    as a run, UsageError for a device whose speed is not known, and ModelError for a model whose sizes are not known.
+    `command` is the path of a launch script of verl or OpenRLHF, or of verl's YAML; nothing in it is run. `device` is
+    the type of the run's devices. `model` replaces models of the run: `PARAM=MODEL`, or a name for the policy.
+    `prompt_tokens` and `response_tokens` are by default the maximum lengths of the run. `constants`, `calibration` and
+    `cache` are as for `plan`, but a calibration cannot be a file.
+
+    The result has the run as a plan, the reasons why it does not fit, if any, and the fastest plan found for its
+    devices that the system can run, which may be slower than the run; None if there is none. Raises, for example,
+    DataError, with the line if it is known, for a file that cannot be read as a run, UsageError for a device whose
+    speed is not known, and ModelError for a model whose sizes are not known.
     """
     values = fields(locals(), but="command device")
     with argument_errors():
@@ -259,10 +276,12 @@ def import_run(
 
 
 def explain(plan: PlanLike, role: str | None = None) -> ExplainedPlan:
-    """Return why each role of a plan is on its pool: the seconds of a step with the role on each other pool.
+    """Return, for each role of a plan, the forecast seconds of a step with that role on each other pool.
 
-    `role` selects one role, and its layouts are then compared too. Raises UsageError for an unknown role, and
-    PlanError, for example, for a plan that does not record its flow or whose seconds are not known.
+    A role is one use of one model, such as `policy.train`; one that shares its pool is also tried on a pool of its own.
+    With `role`, only that role is explained, and its layouts are compared too. The plans with the roles elsewhere are
+    searched when the result is read. Raises UsageError for an unknown role, PlanError, for example, for a plan that
+    does not record its flow or whose seconds are not known, and ResourceError for a role that cannot run as placed.
     """
     with argument_errors():
         return explain_plan(plan, role)
@@ -282,7 +301,8 @@ def compare(*plans: PlanLike) -> ComparedPlans:
 def simulate(plan: PlanLike, steps: int = 2) -> SimulatedPlan:
     """Simulate `steps` steps of a plan, without a GPU, and return when each pool works and what it waits for.
 
-    Raises PlanError for a file that holds no plan, for a broken plan, and for one whose seconds are not known.
+    Raises ValueError for fewer than one step, and PlanError for a file that holds no plan, for a broken plan, and for
+    one whose seconds are not known.
     """
     with argument_errors():
         return simulate_plan(plan, steps)

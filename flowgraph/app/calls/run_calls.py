@@ -187,7 +187,7 @@ def rollouts(
     where: str | None = None,
     limit: int | None = None,
 ) -> RolloutRows:
-    """Return the responses that a run sampled, with their scores and the recorded values of their tokens.
+    """Return recorded responses of one step of a run, with their scores and the recorded values of their tokens.
 
     Args:
         run: the run's folder, or the result of `run`.
@@ -246,9 +246,10 @@ def evaluate(
     say: Say = silent,
     progress: Progress = no_progress,
 ) -> EvalResult:
-    """Score the responses of a model, or of a run's model, to held-out prompts; return mean score, pass@k and lengths.
+    """Sample and score responses of a model, or of a run's model; return their mean score, pass@k and lengths.
 
-    After Ctrl-C, the result is that of the finished prompts, and its `interrupted` is true.
+    With `generations`, the responses in that file are scored instead. After Ctrl-C while responses are sampled, the
+    result is that of the finished prompts, and its `interrupted` is true.
 
     Args:
         model: a model, a run's folder, or the result of `run`.
@@ -256,12 +257,14 @@ def evaluate(
         by: the rule that scores: its name, `"path.py:name"`, or `"data"` for the rule of each row's data source.
         n: the number of responses to each prompt.
         temperature: the temperature of sampling; by default 0 (greedy) for one response, otherwise 1.
-        data, held_out, columns, max_prompt_tokens, long_prompts: as for `run`.
+        data, held_out, columns, max_prompt_tokens, long_prompts: as for `run`; without `data`, those that are not given
+            are those of the run whose model is used.
         split: which prompts: `"held-out"`, the default where the data has such rows, or `"train"`.
         rows: the maximum number of prompts; by default all.
-        max_tokens: the maximum number of tokens of a response; by default that of the run, or of the data set.
+        max_tokens: the maximum number of tokens of a response; by default that of the run, what is known for the data
+            set, or else 256.
         batch: the number of prompts to sample together.
-        seed: the random seed; by default that of the run.
+        seed: the random seed; by default that of the run, or else 0.
         param: the parameter of a run's model, if it has several.
         settings: settings of the nodes that sample and score.
         sample_rows, cluster, memory, plan, runtime, address, threads, cache: as for `run`.
@@ -315,11 +318,12 @@ def generate(
     say: Say = silent,
     progress: Progress = no_progress,
 ) -> GenerateResult:
-    """Return the responses of a model, or of a run's model, to prompts.
+    """Sample responses of a model, or of a run's model, to prompts; return them, or write them to a file.
 
     `prompt` is one text or several, whose responses are in the result's `rows`, and also in the Parquet file `out` if
     it is given. Without `prompt`, the responses to a data set are only written to `out`. `temperature` is 1 by default;
-    the other arguments are those of `evaluate`. After Ctrl-C, the result has no rows, and its `interrupted` is true.
+    the other arguments are those of `evaluate`. After Ctrl-C, the result has no rows, its `interrupted` is true, and
+    the responses to the finished prompts are in a file with `.partial` before the suffix of `out`.
 
     Raises:
         UsageError: neither a prompt nor a file to write, a file that exists, or arguments that contradict each other.

@@ -51,14 +51,20 @@ class DrawnPlan:
 
     @cached_property
     def program(self) -> Program | None:
-        """Return the plan's program; None if the flow is not known. Raises PlanError if the plan breaks a law."""
+        """Return the tasks of the plan's step as a program; None if the flow is not known.
+
+        Raises PlanError if the plan breaks a law.
+        """
         if self.lowered is not None or self.graph is None:
             return self.lowered
         return lower(self.graph, self.plan, where=self.where, watch=watch_engines)
 
     @cached_property
     def sizes(self) -> ArrowSizes:
-        """Return the bytes of each value that is transferred; empty if the plan's problem is not known."""
+        """Return the bytes of each value that a node reads and of each model's trained weights.
+
+        Empty if the plan's problem is not known.
+        """
         if self.planned is None:
             return ArrowSizes()
         problem, graph = self.planned.problem, self.planned.graph if self.program is None else self.program.graph
@@ -95,7 +101,7 @@ class DrawTarget:
         """Return the flow's graph; None for a file that holds a picture, and if the flow of a plan is not found.
 
         A changed flow counts as not found for a plan without recorded assumptions. Raises PlanError if the flow of any
-        other plan has changed, and the errors of `compiled_flow` for a flow.
+        other plan has changed, the errors of `compiled_flow` for a flow, and those of `RunFolder.graph` for a run.
         """
         return self.flow()
 
@@ -103,8 +109,8 @@ class DrawTarget:
     def placement(self) -> DrawnPlan:
         """Return the plan, with its flow, problem and program where these are known; a flow is planned on first use.
 
-        Raises UsageError for a file that holds a picture, PlanError for a file that cannot be read as a plan, and, for
-        a flow, the errors of `planned_for`.
+        Raises UsageError for a file that holds a picture, PlanError for a run whose plan cannot be read, the errors of
+        `planned_for` for a flow, and those of `prepare_from` and `plan_again` for a saved plan.
         """
         return self.placed()
 
@@ -145,7 +151,10 @@ def find_target(request: Request, say: Say) -> DrawTarget:
 
 
 def refuse_flow_options(request: Request, what: str, where: str, hint: str = "") -> None:
-    """Raise UsageError for options of a flow in the request for a target that defines them itself, such as `a run`."""
+    """Raise UsageError if a request sets anything besides its flow, for a target that defines the rest itself.
+
+    `what` is the kind of target for the error, such as `a run`, `where` its name, and `hint` what to do instead.
+    """
     if request != Request(workload=Workload(flow=request.workload.flow)):
         raise UsageError(f"{what} already defines its model, data and cluster", where=where, hint=hint)
 
@@ -153,8 +162,9 @@ def refuse_flow_options(request: Request, what: str, where: str, hint: str = "")
 def plan_target(plan: Plan | PlanResult, where: str, say: Say) -> DrawTarget:
     """Return a plan in memory as a target of `draw`; `where` is the name of the plan in errors and titles.
 
-    A PlanResult is drawn with the forecast and the search that it has. Any other plan gets a new forecast when a
-    picture first needs it, and `say` receives its notes.
+    A PlanResult is drawn with the forecast and the search that it has. Any other plan is forecast again when a picture
+    first needs it, and `say` receives the notes, unless it does not record how it was made or its flow no longer
+    exists.
     """
     if isinstance(plan, PlanResult):
         return DrawTarget(name=where, kind="plan", flow=lambda: plan.graph, placed=lambda: _drawn(plan))

@@ -50,14 +50,18 @@ class DrawResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return the known errors of the picture's forecasts, one line each; empty for a picture without forecasts."""
+        """Return lines about the known errors of the picture's forecasts; empty for a picture without forecasts.
+
+        A flow is planned first, which may raise the errors of planning.
+        """
         return tuple(self.find_notes())
 
     def written(self, to: str = "text", *, columns: int = COLUMNS, colour: bool = False) -> str:
         """Return the picture in a text format: text, svg, mmd, md, dot or json.
 
         `columns` is the width of the format `text` in characters, and `colour` adds terminal colours to it. Raises
-        UsageError for any other format, and for a picture that cannot be drawn, or not in this format.
+        UsageError for any other format and for a picture that cannot be drawn in this format, and the errors of
+        planning.
         """
         self.refuse_format(to)
         return text_in(self.drawing, to, columns=columns, colour=colour)
@@ -81,8 +85,9 @@ class DrawResult:
     def save(self, path: str | Path, say: Say = lambda line: None) -> Path:
         """Write the picture to a file in the format of its suffix, replacing an existing file; return the path.
 
-        `say` receives a line that lists the characters that the font of a PNG lacks, at most 20 of them. Raises
-        UsageError for an unknown suffix, for a picture that cannot be drawn, and if the file cannot be written.
+        With the suffix `.html`, the file has the page of `html`. `say` receives a line that lists the characters that
+        the font of a PNG lacks, at most 20 of them. Raises UsageError for an unknown suffix, for a picture that cannot
+        be drawn, and if the file cannot be written.
         """
         file = Path(path)
         format_name = format_for_extension(file.suffix, str(file))

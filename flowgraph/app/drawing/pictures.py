@@ -91,9 +91,9 @@ def sequence(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 
 
 def timeline(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Lanes:
-    """Return the timeline of some steps: when each pool works and what it waits for.
+    """Return the timeline of `detail.steps` steps: when each pool works and what it waits for.
 
-    The last `detail.steps` measured steps of a run are shown next to the forecast of as many steps, or alone if the
+    The last measured steps of a run, at most as many, are shown next to the forecast of as many steps, or alone if the
     plan does not forecast the seconds of every task. Raises UsageError if nothing is forecast or measured.
     """
     plan = target.placement.plan

@@ -52,7 +52,7 @@ class FlowStage:
             raise UsageError(f"no stage `{self.stage}`", where="--stage", hint=nearest(self.stage, STAGES))
 
     def text(self, *, sites: bool = True) -> str:
-        """Return the flow at this stage as text; `sites` adds the file and line of each node.
+        """Return the flow at this stage as text; `sites` adds the file and line of each node, except at `lowered`.
 
         The stages after `named` make a plan first, and raise the errors of planning.
         """
@@ -66,7 +66,9 @@ class FlowStage:
     def data(self) -> dict[str, Any]:
         """Return the flow at this stage as JSON-compatible data, with the version of its schema.
 
-        The stages after `named` make a plan first, and raise the errors of planning.
+        At `described` and `named`, it is the graph as `flat` returns it, at `named` with `structure_hash` and
+        `full_hash`; at `placed`, `graph` and `plan`; at `lowered`, the data of `program_to_json`. The stages after
+        `named` make a plan first, and raise the errors of planning.
         """
         if (graph := self._graph) is not None:
             hashes = {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
@@ -126,7 +128,10 @@ class FlowFacts:
         return f"{facts_text(facts, state)}\n\nfacts of each value\n{values}"
 
     def data(self) -> dict[str, Any]:
-        """Return the facts as JSON-compatible data; None marks a value that is not known."""
+        """Return the facts as JSON-compatible data: those of `facts_json`, and `values`, a list of ValueFacts as dicts.
+
+        A number that is not known is None, and a fact of a value that is not known "".
+        """
         values = [asdict(value) for value in value_facts(self.planned.graph)]
         return facts_json(self._step_facts, carried_state(self.planned.graph)) | {"values": values}
 
@@ -137,9 +142,9 @@ class FlowFacts:
 
 
 def flow_facts(request: Request, say: Say) -> FlowFacts:
-    """Return the facts about a step of the flow that a request names, even if its plan does not fit.
+    """Return the facts about a step of the flow that a request names, by the plan that it names or that is found.
 
-    `say` receives each note of planning. Raises the errors of `planned_for`.
+    A named plan need not fit. `say` receives each note of planning. Raises the errors of `planned_for`.
     """
     return FlowFacts(planned_for(request, say, fits=False))
 
@@ -216,7 +221,12 @@ def show_flops(flops: int | None) -> str:
 
 
 def facts_json(facts: report.StepFacts, state: Sequence[StateItem]) -> dict[str, Any]:
-    """Return the facts about a step, and the state that a run carries, as JSON-compatible data; None is unknown."""
+    """Return the facts about a step, and the state that a run carries, as JSON-compatible data; None is unknown.
+
+    The keys are `flow`, `prompts` (in a step), `prompt_tokens` (at most), `nodes` (NodeFacts as dicts), `edges` and
+    `state` (as `state_json` returns it). An edge has its `value`, `reader`, `bytes`, the bytes of its `parts`, and
+    `crosses`: whether the plan sends the value to the reader from another place.
+    """
     edges = [
         {
             "value": edge.value,

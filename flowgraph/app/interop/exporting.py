@@ -103,10 +103,11 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
     """Return a plan as the flags and files of another system, with the plan's forecast on that system.
 
     `system` is "verl", "openrlhf" or "nemo-rl"; `version` "" is the newest known version. If the plan does not fit as
-    that system runs it, the files have the fastest layouts that fit, if any do, and a note says so. If the sizes of a
-    model are not known, the plan has no forecast, and a note says why. Raises UnknownNameError for an unknown system or
-    version, UsageError for a flow that trains no policy on its own responses, and PlanError, for example, for a plan
-    that does not record its flow and models, or with a role that does not use its whole pool.
+    that system runs it, other layouts of the trained policy are tried, fastest first, and the files have the first that
+    fits; a note says what was changed, or that nothing fits. If the sizes of a model are not known, the plan has no
+    forecast, and a note says why. Raises UnknownNameError for an unknown system or version, UsageError for a flow that
+    trains no policy on its own responses, and PlanError, for example, for a plan that does not record its flow and
+    models, or with a role that does not use its whole pool.
     """
     saved = NamedPlan.of(plan_like)
     plan, where = saved.plan, saved.where
@@ -131,7 +132,8 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
 def exported_files(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
     """Return a plan as the files of another system, with the longest prompt and response of its problem as limits.
 
-    `notes` come before those of the export. Raises the errors of `export`: UnknownNameError, PlanError and UsageError.
+    `notes` come before those of the export. Raises UnknownNameError for an unknown system or version, PlanError for a
+    plan that cannot be exported, and UsageError for a flow that trains no policy on its own responses.
     """
     problem = prepared.problem
     response = int(problem.response.most) if problem.response is not None else None
@@ -181,9 +183,10 @@ class ExportSearch:
 def search_exportable_plan(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
     """Search for plans of a problem; return the search and the fastest plan found that the target system can run.
 
-    Plans are exported in the order of their seconds, until the next one saves less than 2% of a step. If the system can
-    run none of them unchanged, the fastest is exported in other layouts that fit; without such layouts, `fastest` is
-    None. The result is None if no plan fits the cluster. Raises the errors of `export`.
+    Plans are exported in the order of their seconds. This ends at the first that would save less than 2% of a step
+    compared with the fastest so far as the system runs it. If the system can run none of them unchanged, the first is
+    exported in other layouts that fit; without such layouts, `fastest` is None. The result is None if no plan fits the
+    cluster. Raises the errors of `export`.
     """
     try:
         search = search_plan(prepared.problem)

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 def import_command(path: Path, device: str, request: Request) -> ImportResult:
-    """Read another system's run as a flow and a plan, forecast its memory and seconds, and search for faster plans.
+    """Read another system's run as a flow and a plan, forecast its memory and seconds, and search for a faster plan.
 
     `path` is a launch script or a YAML configuration; `device` is the type of its devices, such as "h100". Values in
     `request`, such as lengths of rows, replace those of the run; by default every row has the largest lengths that the
-    run allows. If the run does not fit with these, 1/2, 1/4, 1/8 and 1/16 of them are tried until it fits. Raises, for
-    example, DataError for a file that is not a run, UsageError for a device of unknown speed, and ModelError for a
-    model of unknown sizes.
+    run allows. If the run does not fit with these, 1/2, 1/4, 1/8 and 1/16 of them are tried until it fits. The fastest
+    plan found may be slower than the run. Raises, for example, DataError for a file that is not a run, UsageError for a
+    device of unknown speed, and ModelError for a model of unknown sizes.
     """
     as_written = read_run(path)
 
@@ -105,11 +105,22 @@ class ImportResult:
 
     @property
     def replacement(self) -> Plan | None:
-        """Return the fastest plan found that the imported system can run; None if it can run none of the plans."""
+        """Return the fastest plan found that the imported system can run, which may be slower than the imported run.
+
+        None if no plan fits the devices, or if the system can run none of those found.
+        """
         return self.replaced_by.plan if self.replaced_by is not None else None
 
     def data(self) -> dict[str, Any]:
-        """Return what `flowgraph import --json` prints: the run's plan and faults, notes, and the faster plan found."""
+        """Return what `flowgraph import --json` prints, as JSON-compatible data about the run and the search.
+
+        `system`, `version` and `placement` ("" for one without a name) describe the run. `plan` is the run as a plan,
+        and `faults` are the reasons why this does not fit. `fits_with` has shorter lengths in tokens at which it fits,
+        `prompt` and `response`; None if it fits already or none are known. `notes` are for the user, and `again` has
+        the words of the command that no plan stores. `searched_s` is the seconds of a step of the best plan of the
+        search, None if no plan fits. `found` is the data of the fastest plan found that the system can run
+        (`RunReplacement.data`), perhaps slower than the run, or None.
+        """
         read, shorter = self.run.read, self.shorter
         return {
             "system": read.system,
@@ -125,7 +136,10 @@ class ImportResult:
         }
 
     def text(self) -> str:
-        """Return the run's plan and faults, and the fastest plan found with the flags of the run that it changes."""
+        """Return the run's plan and faults, and the fastest plan found with the flags of the run that it changes.
+
+        If that plan is not faster than a run that fits, or if there is none, a line says so instead.
+        """
         read, models = self.run.read, self.prepared.assumed.models
         names = ", ".join(f"{name} {model}" for name, model in models.items() if name not in read.unused)
         head = f"{read.system} {read.version}: {read.flow}, {names}; {read.placement or 'a placement of its own'}"
@@ -176,7 +190,12 @@ class RunReplacement:
     notes: tuple[str, ...]
 
     def data(self) -> dict[str, Any]:
-        """Return JSON-compatible data: the seconds of a step, the placed roles, the changed flags and the notes."""
+        """Return the plan as JSON-compatible data with the keys `step_s`, `roles`, `changes` and `notes`.
+
+        `step_s` is the seconds of a step. Each of `roles` has its `role`, `pool`, number of `devices`, `engine`,
+        `layout`, settings (`running`) and `lag` in updates. Each of `changes` is a flag of the run: its `key`, new
+        `value` and old one (`was`).
+        """
         pools = {pool.name: len(pool.devices) for pool in self.plan.pools}
         roles = [
             {

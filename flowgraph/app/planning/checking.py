@@ -170,10 +170,10 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
 
 
 def refuse_long_rows(inputs: FlowInputs, sets: Iterable[tuple[str, Table]], max_tokens: int) -> None:
-    """Raise DataError if a prompt and a response of `max_tokens` exceed the positions (tokens) of the first model.
+    """Raise DataError if a prompt and a response of `max_tokens` together exceed the first model's positions (tokens).
 
     `sets` are the names and rows of data sets. The first model samples and trains. Nothing is checked if its positions
-    are not known, or if `max_tokens` alone exceeds them. Only the 1,000 longest texts of a set are counted in tokens.
+    are not known, or if `max_tokens` alone reaches them. Only the 1,000 longest texts of a set are counted in tokens.
     """
     source = next(iter(inputs.sources.values()), None)
     positions = None if source is None else shape(source).positions
@@ -217,7 +217,7 @@ def _refuse_param(graph: Graph, param: Param) -> None:
 
 
 def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None, say: Say) -> None:
-    """Raise ModelError if a model, such as a teacher, has other token ids than the model whose tokens it reads.
+    """Raise ModelError if a model, such as a teacher, reads tokens of a model whose token ids differ from its own.
 
     `cache` is the folder of downloaded models, None for the default one; `say` receives each note.
     """

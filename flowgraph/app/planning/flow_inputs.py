@@ -54,7 +54,10 @@ class FlowInputs:
         yield from (f"{split} rows: {counted}" for split, counted in self.long_prompts.items())
 
     def row_origins(self) -> dict[str, Any]:
-        """Return arguments of `PlanningProblem.batch_sizes`: the number of training rows, and each setting's origin."""
+        """Return `data_rows`, the number of training rows, and `origins`, each setting's origin by name.
+
+        They are arguments of `PlanningProblem.batch_sizes`.
+        """
         origins = {setting.name: setting.origin for setting in self.resolved}
         return {"data_rows": self.data.train.num_rows, "origins": origins}
 
@@ -167,12 +170,13 @@ def read_inputs(workload: Workload) -> FlowInputs:
 def read_data(
     workload: Workload, data: Sequence[str], model: ModelSource | None, seed: int
 ) -> tuple[DataSet, dict[str, PromptCounts]]:
-    """Return the data sets of a workload as one, with long prompts dropped or cut, and counts of long prompts by split.
+    """Read data sets and return them as one, with long prompts dropped or cut, and counts of long prompts by split.
 
-    `data` are the names of the data sets, and `seed` generates built-in ones. Tokens of prompts are counted with the
-    tokenizer of `model`; without a model or a limit in the workload, prompts stay as they are and the counts are empty.
-    Raises, for example, DataError for rows that cannot be used, such as a long prompt if the workload refuses these,
-    and ModelError for a tokenizer that cannot be read.
+    `data` are the names of the data sets, and `seed` generates built-in ones. The workload's held-out sets replace the
+    held-out rows, and its `columns` rename columns. Tokens of prompts are counted with the tokenizer of `model`;
+    without a model or a limit in the workload, prompts stay as they are and the counts are empty. Raises, for example,
+    DataError for rows that cannot be used, such as a long prompt if the workload refuses these, and ModelError for a
+    tokenizer that cannot be read.
     """
     from nodes.data import columns, prompt_lengths
     from nodes.data import sets as data_sets
@@ -211,10 +215,10 @@ def model_params(graph: Graph) -> list[Param]:
 def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, ModelSource]:
     """Return the source of each model parameter by name, from texts `PARAM=MODEL` or `MODEL`.
 
-    A bare `MODEL` is for the first trainable parameter, `tiny` by default. A parameter without a text gets the model of
-    the first trainable parameter, without adapters if the parameter is frozen. `cache` is the folder of downloaded
-    models. Raises UsageError for an unknown parameter and for two bare models, and ModelError for a model that is not
-    found.
+    A bare `MODEL` is for the first of `model_params`, a trainable one if there is any; by default its model is `tiny`.
+    Any other parameter without a text gets the same model, without adapters if the parameter is frozen. `cache` is the
+    folder of downloaded models. Raises UsageError for an unknown parameter and for two bare models, and ModelError for
+    a model that is not found.
     """
     params = model_params(graph)
     names, named, bare = [param.name for param in params], dict[str, str](), list[str]()

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from flowgraph.analysis.placed_graph import check_plan
-from flowgraph.app.planning.overlap import with_contract, with_overlap
+from flowgraph.app.planning.overlap import with_chunks, with_contract, with_overlap
 from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.planning.saved_plans import plan_again, prepare_again, saved_plan
-from flowgraph.app.planning.streaming import with_chunks
 from flowgraph.app.request import Request, Say, Search, Target, option
-from flowgraph.cluster.plan import Plan
+from flowgraph.cluster.plan import Contract, Plan
 from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.errors import UsageError
 from flowgraph.language.graph import Graph
@@ -22,12 +21,13 @@ from placements import plan as search_plan
 
 
 def make_plan(request: Request, say: Say) -> PlanResult:
-    """Return the best plan for a request; if the request names a plan, return that plan with a new forecast.
+    """Search for the best plan for a request, or forecast the plan that it names again; return the plan.
 
-    `say` receives each note, and the result has all of them. Raises UsageError for an invalid search option, and for a
-    search option (other than a calibration) or lengths of rows together with a named plan; UnknownNameError for an
-    unknown placement; ResourceError if nothing fits; BatchError if the batch, minibatches and ranks do not go together;
-    PlanError for a named plan that breaks a law; and the errors of `prepare` or `prepare_from`.
+    The overlap, contract and chunks of the request are applied to either. `say` receives each note, and the result has
+    all of them. Raises UsageError for invalid or contradictory options of the search, and for an option of the search
+    (other than a calibration) or lengths of rows together with a named plan; UnknownNameError for an unknown placement;
+    ResourceError if nothing fits, or if the named plan does not; BatchError if the batch, minibatches and ranks do not
+    go together; PlanError for a plan that breaks a law; and the errors of `prepare` or `prepare_from`.
     """
     notes = list[str]()
 
@@ -48,6 +48,7 @@ def make_plan(request: Request, say: Say) -> PlanResult:
             note(line)
     else:
         prepared, search = prepare(request), request.search
+        _refuse_contradictions(request)
         prepared = prepared.having(streamed=search.streamed, ratio=_ratio(search.ratio))
         asked = PlanRequest.read(
             prepared.problem,
@@ -64,6 +65,35 @@ def make_plan(request: Request, say: Say) -> PlanResult:
     return replace(result, notes=tuple(notes), workload=request.workload)
 
 
+def _refuse_contradictions(request: Request) -> None:
+    target, search = request.target, request.search
+    fixed = "--depth" if target.depth is not None else "--sync-every" if target.sync_every is not None else ""
+    pairs = (
+        (
+            bool(fixed and search.staleness),
+            fixed,
+            "--staleness",
+            "fixes the overlap that --staleness lets a search choose",
+        ),
+        (target.chunks is not None and search.streamed, "--chunks", "--streamed", "fixes what --streamed chooses"),
+        (
+            target.contract in ("in_flight", "ready") and search.streamed,
+            f"--contract {target.contract}",
+            "--streamed",
+            "rows that cross syncs cannot be handed out in chunks",
+        ),
+        (
+            target.contract == "ready" and bool(search.staleness),
+            "--contract ready",
+            "--staleness",
+            "groups may be late by what the depth leaves of the bound, so name the depth: --depth 1",
+        ),
+    )
+    for contradict, first, second, why in pairs:
+        if contradict:
+            raise UsageError(f"cannot be combined with {second}: {why}", where=first, hint="leave one of them out")
+
+
 def _ratio(text: str) -> tuple[int, int] | None:
     if not text:
         return None
@@ -76,11 +106,12 @@ def _ratio(text: str) -> tuple[int, int] | None:
 
 
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
-    """Return the fastest plan of a problem, found by a search.
+    """Search for the fastest plan of a problem, and return the fastest plan found.
 
-    `target` names the plan in errors, and may name a placement that limits the search. `say` receives each note. Raises
-    ResourceError if nothing fits, UnknownNameError for an unknown placement, and PlanError for a placement with more
-    pools than devices, or for an overlap that the flow does not allow.
+    `target` names the plan in errors, and may name a placement that limits the search; its overlap, contract and chunks
+    are applied to the plan. `say` receives each note. Raises ResourceError if nothing fits, UnknownNameError for an
+    unknown placement, and PlanError for a placement with more pools than devices, or for an overlap, a contract or
+    chunks that the plan or the flow does not allow.
     """
     return _searched(prepared, PlanRequest.read(prepared.problem, placement=target.placement), target, say)
 
@@ -90,7 +121,10 @@ def _searched(
 ) -> PlanResult:
     for line in (*core_warnings(prepared.problem.cluster), *notes):
         say(line)
-    depth, every = target.overlap or (0, 1)
+    if target.contract is not None:
+        goes_on: Contract = "scheduled" if target.contract == "scheduled" else "in_flight"
+        prepared = replace(prepared, problem=replace(prepared.problem, contract=goes_on))
+    depth, every = target.depth or 0, target.sync_every or 1
     if depth:  # forecast with steps that overlap, also where the flow would refuse to run so
         prepared = prepared.having(staleness=depth + every - 1)
     search = search_plan(prepared.problem, asked, cluster_of, say)
@@ -101,18 +135,24 @@ def _searched(
     if target.overlap is not None or (prepared.problem.staleness or 0) <= prepared.problem.staleness_bound:
         prepared = replace(prepared, assumed=prepared.assumed.model_copy(update={"staleness": None}))
     plan = search.best.plan(prepared.assumed, asked.pins)
+    where = f"plan of {plan.flow}"
+    if asked.staleness is not None:  # the search has chosen the overlap, under this contract
+        target = target.model_copy(update={"contract": None})
+    if target.overlap is not None:  # what is not asked for is not what the search would have
+        target = target.model_copy(update={"depth": depth, "sync_every": every})
     if target.changes_plan:
-        plan = _as_asked(plan, prepared.problem.graph, target, f"plan of {plan.flow}")
-        plan = saved_plan(plan, prepared, f"plan of {plan.flow}").forecast()
-    if target.contract is not None:
-        plan = with_contract(plan, target.contract, f"plan of {plan.flow}")
-    check_plan(plan, prepared.problem.graph, f"plan of {plan.flow}")
+        saved = saved_plan(_as_asked(plan, prepared.problem.graph, target, where), prepared, where)
+        if prepared.problem.streamed and target.overlap is not None:
+            saved = saved.with_best_chunks()
+        plan = saved.forecast()
+    check_plan(plan, prepared.problem.graph, where)
     return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 
 
 def _as_asked(plan: Plan, graph: Graph, target: Target, where: str) -> Plan:
-    """Return a plan with the overlap and the chunks that a request asks for."""
+    """Return a plan with the overlap, the contract and the chunks that a request asks for."""
     plan = plan if target.overlap is None else with_overlap(plan, graph, *target.overlap, where)
+    plan = plan if target.contract is None else with_contract(plan, graph, target.contract, where)
     return plan if target.chunks is None else with_chunks(plan, graph, target.chunks, where)
 
 
@@ -123,17 +163,17 @@ Check = Callable[[PreparedProblem], None]
 def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check | None = None) -> PlanResult:
     """Return a plan for a request: searched on its cluster, or the plan that the request names, with a new forecast.
 
-    A named plan is forecast on its own cluster; if it does not fit, that is an error only if `fits` is true. `check` is
-    called with the prepared problem first, and may raise. `say` receives each note. Raises the errors of `prepare` and
-    `searched`, or, for a named plan, those of `prepare_from` and `plan_again`.
+    The overlap, contract and chunks of the request are applied to either. A named plan is forecast on its own cluster;
+    if it does not fit, that is an error only if `fits` is true. `check` is called with the prepared problem first, and
+    may raise. `say` receives each note. Raises the errors of `prepare` and `searched`, or, for a named plan, PlanError
+    for a file without a plan, the errors of `prepare_again` and `plan_again`, and PlanError for an overlap, a contract
+    or chunks that the plan does not allow.
     """
     plan, where = plan_of(request.target), str(request.target)
     prepared = prepare(request) if plan is None else prepare_again(plan, request, where)
     if plan is not None and request.target.changes_plan:
         plan = _as_asked(plan, prepared.problem.graph, request.target, where)
         prepared = prepare_again(plan, request, where)
-    if plan is not None and request.target.contract is not None:
-        plan = with_contract(plan, request.target.contract, where)
     if check is not None:
         check(prepared)
     if plan is None:

@@ -75,7 +75,10 @@ class PlanResult:
         return Path(path)
 
     def data(self, *, top: int = TOP) -> dict[str, Any]:
-        """Return the data that `flowgraph plan --json` prints: the plan and, after a search, its `top` best plans."""
+        """Return the data that `flowgraph plan --json` prints: the `plan` and, after a search, those of `answer_data`.
+
+        `top` is the number of best plans of the search to list.
+        """
         plan = json.loads(self.plan.to_json())
         if self.search is None:
             return {"plan": plan}

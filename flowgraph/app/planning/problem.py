@@ -22,7 +22,7 @@ from flowgraph.app.planning.flow_inputs import (
 from flowgraph.app.request import Request, Search, Workload
 from flowgraph.app.user_files import text_of
 from flowgraph.cluster.cluster import Cluster, device_of_unknown_speed, parse_bytes
-from flowgraph.cluster.plan import Plan, PlanAssumptions, Precision
+from flowgraph.cluster.plan import Contract, Plan, PlanAssumptions, Precision
 from flowgraph.cluster.short_form import read_cluster
 from flowgraph.cluster.this_machine import laptop
 from flowgraph.engines.table import engines_for
@@ -87,8 +87,9 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
     `inputs` are the flow, rows and settings if they have been read already. Otherwise rows are read if the request
     names a data set. The rows of the default data set are read if it names none and gives no `prompt_tokens`, and the
     cluster has a device of unknown speed, such as this machine's. Without rows, the problem is planned by lengths.
-    Raises FlowTypeError for a flow that runs no model; UsageError for an invalid engine or precision; and the errors of
-    `cluster_of`, `read_inputs`, `compiled_flow` and `model_sources`.
+    Raises FlowTypeError for a flow that runs no model; UsageError for an invalid engine or precision; SettingError,
+    UsageError or DataError for lengths that cannot be read; and the errors of `cluster_of`, `read_inputs`,
+    `compiled_flow` and `model_sources`.
     """
     workload, search = request.workload, request.search
     cluster = cluster or cluster_of(request.target.cluster, request.target.memory)
@@ -182,8 +183,9 @@ def prepare_from(
     )
     if any(placed.ahead for placed in plan.placed):
         staleness = sync_lag
+    contract: Contract = "in_flight" if any(row.running.in_flight for row in plan.placed) else "scheduled"
     return PreparedProblem(
-        problem=replace(problem, sync_lag=sync_lag, staleness=staleness),
+        problem=replace(problem, sync_lag=sync_lag, staleness=staleness, contract=contract),
         assumed=assumed,
         inputs=None if inputs is None else replace(inputs, batch=assumed.batch),
     )
@@ -203,9 +205,10 @@ def _refuse_unknown_names(assumed: PlanAssumptions, graph: Graph, workload: Work
 
 
 def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> Workload:
-    """Return the workload that a saved plan was made for: its flow, models, data, batch, settings and passes.
+    """Return the workload that a saved plan was made for: its flow, models, data, columns, batch, settings and passes.
 
-    Values in `workload` override those of the plan, but its settings are added after the plan's.
+    Values in `workload` override those of the plan, but its settings are added after the plan's. All other fields, such
+    as the lengths of rows, are those of `workload` or defaults.
     """
     workload = workload or Workload(flow=assumed.flow)
     return workload.model_copy(

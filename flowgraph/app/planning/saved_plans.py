@@ -56,9 +56,9 @@ class NamedPlan:
 def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
     """Return the problem that a saved plan solves, with the flow, models, rows and lengths that its file names.
 
-    The request overrides the plan's flow, models, data, batch, passes and calibration, and adds settings. For a plan
-    that records no assumptions, the request provides all of these. `where` names the plan in errors. Raises the errors
-    of `prepare_from`, or those of `prepare` without recorded assumptions.
+    The request overrides the plan's flow, models, data, columns, batch, passes and calibration, and adds settings. For
+    a plan that records no assumptions, the request provides all of these. `where` names the plan in errors. Raises the
+    errors of `prepare_from`, or those of `prepare` without recorded assumptions.
     """
     if plan.assumed is None:
         return prepare(request, cluster=plan.cluster)
@@ -70,10 +70,10 @@ def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
 def saved_plan(
     plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, ran: bool = False
 ) -> SavedPlan:
-    """Return a plan with the problem that it solves, on its own cluster or on another `cluster`.
+    """Return a plan with the problem that it solves, on its own cluster or, if `cluster` is given, on that one.
 
-    `where` names the plan in errors; `ran` is true if another system has run the plan. Raises the FlowError of the
-    first law that the plan breaks.
+    `prepared` is the problem on that cluster. `where` names the plan in errors; `ran` is true if another system has run
+    the plan. Raises the FlowError of the first law that the plan breaks.
     """
     refuse(law_faults(plan, prepared.problem, where))
     return SavedPlan(
@@ -110,15 +110,16 @@ def faults_of(
 ) -> Iterator[FlowError]:
     """Yield an error for each fault of a plan, on its own cluster or on another: in laws, forecast, seconds and bytes.
 
-    `where` names the plan in errors. The recorded forecast is checked only if the plan breaks no law, and seconds and
-    bytes only if neither has a fault. `ran` is true if another system has run the plan.
+    `prepared` is the problem on that cluster; `cluster` is given only if it is not the plan's own. `where` names the
+    plan in errors. The recorded forecast is checked only if the plan breaks no law, and seconds and bytes only if
+    neither has a fault. `ran` is true if another system has run the plan.
     """
     broken = [*law_faults(plan, prepared.problem, where)] or [*check_forecast(plan, where)]
     yield from broken or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
 
 
 def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[FlowError]:
-    """Yield an error for each law that a plan breaks as a solution of its problem; `where` names the plan in errors.
+    """Yield an error for each breach of a law by a plan as a solution of its problem; `where` names the plan in errors.
 
     The memory and the seconds that the plan's file records are not checked.
     """
@@ -155,10 +156,11 @@ class SimulatedPlan:
     period_s: float
 
     def data(self) -> dict[str, Any]:
-        """Return JSON-compatible data: the seconds of a step, and when each task starts and ends and each pool waits.
+        """Return JSON-compatible data with the keys `period_s`, `simulated_s`, `events` and `bubbles`.
 
         `period_s` is the seconds of a step in steady state, and `simulated_s` those between the last simulated steps,
-        None for a single step.
+        None for a single step. An event is a run of a `task` on a `pool` in a `step`, and a bubble a time in which a
+        `pool` is idle, with the reason (`why`); both have `start_s` and `end_s`.
         """
         event_keys, idle_keys = ("task", "pool", "step", "start_s", "end_s"), ("pool", "start_s", "end_s", "why")
         return {
@@ -169,10 +171,11 @@ class SimulatedPlan:
         }
 
     def text(self, columns: int = 100) -> str:
-        """Return a timeline that is at most `columns` characters wide, and lines about the errors of the forecasts.
+        """Return a timeline with a lane for each pool and why it is idle, and lines about the errors of the forecasts.
 
-        For a single step, and if the simulated steps are more than 0.1% away from the steady state, another line has
-        the seconds of a step in the steady state.
+        Lanes are at most `columns` characters wide, or 10 besides the pool's name if that is more; other lines are not
+        broken. For a single step, and if the simulated steps are more than 0.1% away from the steady state, another
+        line has the seconds of a step in the steady state.
         """
         lines, simulated_s = [self.simulated.text(columns)], self.simulated.period_s
         if simulated_s is None or not isclose(simulated_s, self.period_s, rel_tol=SETTLED_SHARE):
@@ -187,7 +190,8 @@ class SimulatedPlan:
 def simulate_plan(plan: PlanLike, steps: int) -> SimulatedPlan:
     """Simulate `steps` steps of a plan, and return when each pool works and what it waits for.
 
-    Raises PlanError for a file that holds no plan, for a broken plan, and for one whose seconds are not known.
+    Raises ValueError for fewer than one step, and PlanError for a file that holds no plan, for a broken plan, and for
+    one whose seconds are not known.
     """
     saved = NamedPlan.of(plan)
     refuse_broken(saved.plan, saved.where)
@@ -207,7 +211,10 @@ class ComparedPlans:
         return {name: json.loads(plan.to_json()) for name, plan in self.plans}
 
     def text(self, columns: int = 100) -> str:
-        """Return a table of the plans, side by side, with at most `columns` characters a line."""
+        """Return a table with a column for each plan: seconds, cost if known, layouts and the fullest device.
+
+        If the table is wider than `columns` characters, the plans are listed one below the other.
+        """
         return compare(self.plans, columns)
 
 
@@ -243,14 +250,17 @@ class ExplainedPlan:
     def elsewhere(self) -> dict[str, Any]:
         """Return, by role, the other pools on which the role could be, each with the best plan that places it there.
 
-        A role that shares its pool also has the alternative of a pool of its own. The plan is None if it does not fit.
+        They are searched on first use. A role that shares its pool also has the alternative of a pool of its own. The
+        plan is None if it does not fit.
         """
         return {role: self.explanation.alternatives(role) for role in self.roles}
 
     def data(self) -> list[dict[str, Any]]:
-        """Return a row for each role: the roles on its pool, and the seconds of a step with it on each other pool.
+        """Return a JSON-compatible row for each role: the seconds of a step now, and with the role on each other pool.
 
-        The seconds are None for a pool on which the role does not fit. The rows are JSON-compatible.
+        A row has the `role`, all roles on its pool (`beside`), `step_s` of the plan, and `elsewhere`: for each other
+        pool, the roles on it (`beside`, empty for a pool of its own) and `step_s` of the best plan with the role there,
+        None if it does not fit.
         """
         return [
             {
@@ -266,7 +276,10 @@ class ExplainedPlan:
         ]
 
     def text(self) -> str:
-        """Return, for each role, the seconds of a step with it on each other pool; for one role, also its layouts."""
+        """Return, for each role, the seconds of a step with it on each other pool; for one role, also its layouts.
+
+        If other layouts of the same roles on each pool make a step faster, the first line says so.
+        """
         faster = self.explanation.faster_text()
         lines = [faster] if faster else []
         for role in self.roles:
@@ -278,8 +291,9 @@ class ExplainedPlan:
 def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
     """Return why each role of a plan, or only `role`, is on its pool: the seconds of a step with the role elsewhere.
 
-    A plan that does not fit is explained too, with its faults. Raises UsageError for an unknown role, and PlanError,
-    for example, for a plan that does not record its flow or whose seconds are not known.
+    A plan that does not fit is explained too, with its faults. Raises UsageError for an unknown role, PlanError, for
+    example, for a plan that does not record its flow or whose seconds are not known, and ResourceError for a role that
+    cannot run as placed.
     """
     saved = NamedPlan.of(plan)
     prepared, where = saved.prepare(), saved.where

@@ -44,7 +44,10 @@ class EvalResult:
     interrupted: bool = False
 
     def data(self) -> dict[str, Any]:
-        """Return what `flowgraph eval --json` prints: `about`, and the report over all rows and by data source."""
+        """Return what `flowgraph eval --json` prints: `about`, the `report` over all rows, and reports `by_source`.
+
+        A report is a ScoreReport as a dict; `report` is None if nothing was scored.
+        """
         report = None if self.report is None else asdict(self.report)
         by_source = {name: asdict(source) for name, source in self.by_source.items()}
         return {"about": dict(self.about), "report": report, "by_source": by_source}
@@ -110,14 +113,15 @@ class ScoreTally:
 
 
 def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResult:
-    """Return the evaluation of a model's responses, or of those in a file, whichever the request names.
+    """Sample and score responses of a model, or score those in the file that a request names; return the evaluation.
 
     Writes the output file of the request, if there is one: responses with scores (`.parquet`, only for a model) or the
-    report (`.json`). `progress` makes the function that receives the progress. After an interrupt, the finished prompts
-    are evaluated, and the file's name gets `.partial` before its suffix. Raises UsageError for options of a model
-    together with a file of responses, and for an output file that exists or has another suffix; SettingError for a
-    setting that does not exist; RuleError for a rule that cannot be used; DataError for a file of responses that cannot
-    be used; and the errors of `model_under_test`, `select_prompts`, `prepare_sampling` and `sample_responses`.
+    report (`.json`). `progress` makes the function that receives the progress. After an interrupt of sampling, the
+    finished prompts are evaluated, and the file's name gets `.partial` before its suffix. Raises UsageError for options
+    of a model together with a file of responses, and for an output file that exists (unless `overwrite` is set) or has
+    another suffix; SettingError for a setting that does not exist; RuleError for a rule that cannot be used; DataError
+    for a file of responses that cannot be used; and the errors of `model_under_test`, `select_prompts`,
+    `prepare_sampling` and `sample_responses`.
     """
     generations, sampling, workload = request.sampling.generations, request.sampling, request.workload
     if generations is None:
@@ -199,7 +203,7 @@ def _refuse_unknown_rule(rule: str, table: pa.Table) -> None:
 
 
 def score_table(rule: str, table: pa.Table, settings: Any) -> tuple[Any, Mapping[str, int]]:
-    """Return the scores of a table of generations, [B] float32, and how many responses failed, by kind of failure.
+    """Score a table of generations; return the scores, [B] float32, and how many responses failed, by kind of failure.
 
     A response fails if its rule fails (`rule_failures`) or finds nothing to score in the response (`unreadable`).
     `rule` is the name of a rule; with "data", each row is scored by the rule of its data source. `settings` are those

@@ -46,7 +46,11 @@ class RolloutRow:
     token_values: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 
     def data(self) -> dict[str, Any]:
-        """Return the row as JSON-compatible data, without values of tokens; numbers that are not finite are None."""
+        """Return the row as JSON-compatible data: its `values` by column, the prompt as `messages`, and the `response`.
+
+        Each message has a `role` and `content`. Values of tokens are left out, and numbers that are not finite become
+        None.
+        """
         values = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in self.values.items()
@@ -76,7 +80,7 @@ class RolloutRows:
     rows: tuple[RolloutRow, ...]
 
     def data(self) -> dict[str, Any]:
-        """Return what `flowgraph rollouts --json` prints: the run, node and step, the counts, and the rows."""
+        """Return what `flowgraph rollouts --json` prints: `run`, `node`, `step`, `total`, `matching` and the `rows`."""
         about = {"run": str(self.run), "node": self.node, "step": self.step}
         about |= {"total": self.total, "matching": self.matching}
         return about | {"rows": [row.data() for row in self.rows]}
@@ -94,7 +98,7 @@ def rollout_rows(
     where: str | None = None,
     limit: int | None = None,
 ) -> RolloutRows:
-    """Return recorded responses of a run, from step `step` (from 0) or by default the last recorded step.
+    """Return recorded responses of one step of a run: of `step`, from 0, or by default of the last recorded step.
 
     `node` is the node that sampled the responses, by default the first by name, or "validation" for a check of held-out
     prompts. `sort` is a column, with `-` in front for the highest first; rows without a value come last. `where` is a

@@ -49,8 +49,8 @@ class RowComparison:
     def holds(self, row: Mapping[str, Scalar]) -> bool:
         """Return whether a row, given as its values by column, meets the comparison.
 
-        A missing value, and a text compared with a number, meet only `!=`. NaN equals NaN, and is neither smaller nor
-        larger than any number.
+        A missing value, and a text and a number that are compared with each other, meet only `!=`. NaN equals NaN, and
+        is neither smaller nor larger than any number.
         """
         actual, value = row.get(self.column), self.value
         if isinstance(actual, float) and isinstance(value, float) and math.isnan(actual) and math.isnan(value):
@@ -110,5 +110,8 @@ def _comparison(
 
 
 def unknown_column(name: str, columns: Collection[str], where: str) -> UsageError:
-    """Return the error for an unknown column; the hint names the nearest of `columns`, or else up to 12 of them."""
+    """Return the error for an unknown column; its hint names the closest of `columns`, or up to 12 if none is close.
+
+    `where` is what names the column, such as `--sort score`.
+    """
     return UsageError(f"no column `{name}`", where=where, hint=nearest(name, columns))

@@ -96,12 +96,15 @@ class SamplingRun:
 
 
 def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptSelection:
-    """Return the prompts that a request names; by default those of the data of the run that trained the model.
+    """Read the prompts that a request names, by default those of the run that trained the model, and return them.
 
-    Without a requested split, held-out rows are used if there are any, else training rows; only the first
-    `sampling.rows` rows are returned, all by default. `say` receives a warning if the rows differ from those that the
-    run was trained on, and how many long prompts were dropped or cut. Raises UsageError for an unknown split, DataError
-    if held-out rows are requested but the data has none, and the errors of `read_data`.
+    If the request names no data set, each option of the data that it leaves out (`data`, `columns`, `held_out`,
+    `max_prompt_tokens`, `long_prompts`) is that of the run; a model that is not a run's gets `digits`. Without a
+    requested split, held-out rows are used if there are any, else training rows; only the first `sampling.rows` of them
+    are returned, by default all. `say` receives how many long prompts were dropped or cut. It also receives a warning
+    if the rows differ from those of the run, provided that the request sets none of these options and the run recorded
+    a digest of its rows. Raises UsageError for an unknown split, DataError if held-out rows are requested but the data
+    has none, and the errors of `read_data`.
     """
     options, split = request.workload, request.sampling.split
     if split not in (None, *SPLITS):
@@ -245,8 +248,9 @@ def sample_responses(
     Each batch is written to a file of its own; the files are joined into `out`, unless it is None, with `more_facts`
     added to the metadata. `read(path, failures)` is called with the file of each batch, and with how many responses
     failed their rule or were unreadable; `show` receives the number of prompts of the batch, and the text that `read`
-    returns. After an error or an interrupt, the finished batches are joined into `partial_path(out)`. An interrupt is
-    returned; an error is raised, and a FlowError names the prompts of the failed batch in its notes.
+    returns. After an error or an interrupt, the finished batches, if there are any, are joined into `partial_path(out)`
+    instead, and `say` receives a note. An interrupt is returned; an error is raised, and a FlowError of a batch names
+    the batch's prompts in its notes.
     """
     program, table, prompts = run.program, run.prompts.table, 0
     facts_before = {**run.facts, **more_facts}
@@ -309,7 +313,10 @@ class GenerateResult:
         return [str(row["response"]) for row in self.rows]
 
     def data(self) -> list[dict[str, Any]]:
-        """Return the rows as JSON-compatible data, with the prompts as texts; empty for a data set or an interrupt."""
+        """Return the rows as JSON-compatible dicts; empty for a data set and after an interrupt.
+
+        The keys are `prompt_index`, `sample_index`, `prompt` (its text), `response` and `finished`.
+        """
         return [dict(row) | {"prompt": row["prompt"][0]["content"]} for row in self.rows]
 
 
@@ -317,10 +324,10 @@ def generate_request(request: Request, say: Say, progress: Progress) -> Generate
     """Sample responses to the prompts of a request; return them as rows if the prompts are texts.
 
     The responses are written to the output file of the request, if it names one. After an interrupt, no rows are
-    returned, and the finished prompts are in `partial_path` of the file. `progress` makes the function that receives
-    the progress. Raises UsageError for a data set without an output file, for an output file that exists or does not
-    end in `.parquet`, and for texts together with options of a data set; and the errors of `model_under_test`,
-    `select_prompts`, `prepare_sampling` and `sample_responses`.
+    returned, and the responses to the finished prompts, if any, are in `partial_path` of the file. `progress` makes the
+    function that receives the progress. Raises UsageError for a data set without an output file, for an output file
+    that exists (unless `overwrite` is set) or does not end in `.parquet`, and for texts together with options of a data
+    set; and the errors of `model_under_test`, `select_prompts`, `prepare_sampling` and `sample_responses`.
     """
     import pyarrow.parquet as pq
 

@@ -72,10 +72,11 @@ class _Prompt:
 def held_out_metrics(tables: Sequence[pa.Table]) -> dict[str, float]:
     """Return the metrics of a check by name, from two tables: its rollout, and the scores of the same rows.
 
-    Each prompt counts once in a mean over prompts. pass@k and maj@k are computed for k up to the number of responses of
-    the prompt that has the fewest. If there are more than 64 sources, none has metrics of its own. A response with a
-    NaN score does not have full marks, and makes the mean score NaN. The answers that vote in maj@k are the column
-    `pred` of the scores, or else the `final_answer` of each response. Empty for a check without rows.
+    The names are those of `metric_names`. Each prompt counts once in a mean over prompts. pass@k and maj@k are computed
+    for k up to the number of responses of the prompt that has the fewest. If there are more than 64 sources, none has
+    metrics of its own. A response with a NaN score does not have full marks, and makes the mean score NaN. The answers
+    that vote in maj@k are the column `pred` of the scores, or else the `final_answer` of each response. Empty for a
+    check without rows.
     """
     rollout, scores = tables
     sources = source_names(rollout, SOURCE) or [None] * rollout.num_rows

@@ -37,9 +37,9 @@ class Interrupts:
 
     @contextmanager
     def patient(self, stops: str = "after this step") -> Generator[None]:
-        """Open a context in which the first signal only sets `asked`, so that the current step can finish.
+        """Open a context in which the first signal only makes `asked` true, so that the current step can finish.
 
-        `stops` says, for the line to the user, when the run stops then. A second signal raises KeyboardInterrupt.
+        `stops` is the text that tells the user when the run will stop then. A second signal raises KeyboardInterrupt.
         """
         self._patient, self._stops = True, stops
         try:

@@ -26,10 +26,11 @@ MAX_NODES = 4  # whose seconds are in the picture, the slowest
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
-    """Return a row for each run in a folder, newest first: its path, flow, status, steps, start, reward and accuracy.
+    """Return a row for each run in a folder, newest first, with its status and its last recorded reward and accuracy.
 
-    The reward and accuracy are the last recorded ones, None if the run has none. A run with damaged files has the
-    status `damaged: REASON` and the start "", and comes last; its other values are None.
+    The keys are `run` (its path), `flow`, `status`, `steps` (as text, `DONE/PLANNED`), `started`, `reward` and
+    `accuracy` (on held-out prompts); these two are None if the run has none. A run with damaged files has the status
+    `damaged: REASON` and the start "", and comes last; its other values are None.
     """
     rows = list[dict[str, Any]]()
     for file in folder.glob("*/run.json"):
@@ -97,7 +98,11 @@ class RunReport:
         return short_metric_names(_lead(self.facts, self.curves))
 
     def data(self) -> dict[str, Any]:
-        """Return the report as JSON-compatible data, with only the first and the last point of each metric."""
+        """Return the report as JSON-compatible data, with only the first and the last point of each metric.
+
+        The keys are `run` (the facts), `metrics` (`first` and `last` by name), `nodes_s`, `peaks`, `curves` (the path
+        of the picture) and, if steps overlap, `idle` and `waited_s`.
+        """
         metrics = {name: {"first": points[0], "last": points[-1]} for name, points in self.curves.items()}
         report = {"run": dict(self.facts), "metrics": metrics, "nodes_s": dict(self.nodes_s)}
         if self.idle:
@@ -230,8 +235,8 @@ class RunTrace:
     def trace(self, steps: int) -> dict[str, Any]:
         """Return the last `steps` measured steps as a Chrome trace, with the forecast of as many steps.
 
-        The forecast is left out if the plan does not forecast the seconds of every task. Raises SettingError for fewer
-        than one step.
+        The result is the JSON object of the trace, with the events of both. The forecast is left out if the plan does
+        not forecast the seconds of every task. Raises SettingError for fewer than one step.
         """
         if steps < 1:
             raise SettingError.refused("--steps", "steps", steps, "should be a whole number from 1")

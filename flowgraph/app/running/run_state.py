@@ -15,7 +15,7 @@ from flowgraph.errors import DataError, RunFolderError
 from flowgraph.language.values import Model
 from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, Saver
-from flowgraph.runtime.record.fingerprint import differences, fingerprint, resume_promise
+from flowgraph.runtime.record.fingerprint import differences, fingerprint, irreproducible_parts, resume_promise
 from flowgraph.runtime.record.run_folder import RECORDS
 from flowgraph.runtime.window import overlap_text, read_window, steps_begun
 
@@ -41,8 +41,9 @@ def checkpoint_to_continue(folder: RunFolder, job: RunSpec, say: Say) -> Checkpo
     """Return the newest checkpoint from which a run can continue to its last step; None if the run must start again.
 
     If steps overlap, the checkpoint must have the rows of all steps that would be under way; if the newest one lacks
-    them, an older one is returned. `say` receives a note in both cases. Raises DataError if the newest checkpoint is of
-    steps that overlap in another way, and the errors of `Checkpoints.newest`.
+    them, an older one is returned. `say` receives a note if no checkpoint exists or the newest one is not returned.
+    Raises DataError if the newest checkpoint is of steps that overlap in another way, and the errors of
+    `Checkpoints.newest`.
     """
     program, steps = job.program, job.steps
     checkpoints = checkpoints_of(folder)
@@ -69,8 +70,9 @@ def checkpoint_to_continue(folder: RunFolder, job: RunSpec, say: Say) -> Checkpo
 def extendable_after(executor: Executor, program: Program, steps: int) -> int:
     """Return the number of steps after which a checkpoint must be kept to extend a run of `steps` steps; 0 if none.
 
-    If steps overlap, this is the last step after which all overlapping steps have begun. A run without overlap can be
-    extended from any checkpoint, so the result is 0.
+    If steps overlap, this is the last step after which the executor can save a checkpoint and at least
+    `program.pipeline.depth` steps of the run remain. A run without overlap can be extended from any checkpoint, so the
+    result is 0.
     """
     if program.pipeline is None:
         return 0
@@ -88,8 +90,9 @@ def checkpoint_saver(
 ) -> Saver:
     """Return the saver that writes the checkpoints of a run, and remove what unfinished checkpoints left behind.
 
-    `start` is the number of steps that are saved already, and `say` receives what the saver reports. The saver also
-    writes the weights of the best checkpoint to the folder `best`, in the form that transformers loads.
+    `start` is the number of steps that are saved already, and `say` receives what the saver reports. If the request
+    sets `keep_best`, the saver also writes the weights of the best checkpoint to the folder `best`, in the form that
+    transformers loads.
     """
     job = ready.job
     extendable = extendable_after(executor, job.program, job.steps)
@@ -159,7 +162,7 @@ def save_weights(ready: PreparedRun, executor: Executor, target: Path) -> None:
 
 
 def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) -> None:
-    """Raise RunFolderError if a loaded model has other weights than when the checkpoint was written.
+    """Raise RunFolderError if the weights of a loaded model differ from those when the checkpoint was written.
 
     Weights are compared by their digests; models without one, and a run without a checkpoint, are not checked.
     """
@@ -186,6 +189,6 @@ def report_changes(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> None
     promises = {
         "bitwise": "what follows equals, bit for bit, a run that was not interrupted",
         "1e-5": "so what follows equals a run that was not interrupted within 1e-5, not bit for bit",
-        "statistical": "an engine or device here is not bit-reproducible: what follows is statistically equivalent",
+        "statistical": f"{', '.join(irreproducible_parts(plan))}: what follows is equivalent only statistically",
     }
     say(promises[resume_promise(plan, bool(changed))])

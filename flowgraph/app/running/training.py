@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from flowgraph.analysis.roles import roles
 from flowgraph.app.planning.checking import refuse_other_tokenizers, refuse_what_cannot_run
 from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder
 from flowgraph.app.planning.make_plan import planned_for
@@ -21,10 +22,16 @@ from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import PreparedProblem
 from flowgraph.app.request import Request, Say
 from flowgraph.app.running.interrupts import Interrupts
-from flowgraph.app.running.run_state import checkpoint_saver, refuse_other_weights, save_weights, when_it_stops
+from flowgraph.app.running.run_state import (
+    checkpoint_saver,
+    checkpoints_of,
+    refuse_other_weights,
+    save_weights,
+    when_it_stops,
+)
 from flowgraph.app.running.runtime_launch import RuntimeChoice, choose_runtime, open_runtime, read_attached
 from flowgraph.app.running.validation import held_out_check
-from flowgraph.checks.placed import refuse_unsupported
+from flowgraph.checks.placed import allowed_lag, refuse_unsupported
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.build.plan_picture import plan_picture
@@ -37,11 +44,13 @@ from flowgraph.language.values import Model, State
 from flowgraph.lowering.lower import lower
 from flowgraph.runtime.driver import Listener, RunSpec, train
 from flowgraph.runtime.hosting import ModelSetup
-from flowgraph.runtime.interpreter import LOST, Executor, StartState
+from flowgraph.runtime.interpreter import LOST, Executor
 from flowgraph.runtime.loggers import metric_logger, trackers
 from flowgraph.runtime.measure.measured_step import MeasuredRecorder
 from flowgraph.runtime.measure.profiling import Profiles, profiled_steps, write_ray_timeline
+from flowgraph.runtime.places import StartState
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
+from flowgraph.runtime.record.group_journal import GROUPS, read_groups
 from flowgraph.runtime.record.recorded_values import TOKEN_ROWS
 from flowgraph.runtime.record.recorder import Recorder
 from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, unused_run_path
@@ -168,7 +177,7 @@ def prepare_run(request: Request, say: Say) -> PreparedRun:
 
     `say` receives each note of planning. Raises UsageError, for example, for arguments that contradict each other, for
     a plan without rows to train on, and for a flow that workers of Ray cannot find by its name; PlanError for a plan
-    with engines that cannot run here; ModelError for a model with other token ids than the model that it reads;
+    with engines that cannot run here; ModelError for a model that reads tokens of a model with different token ids;
     RunFolderError for rollouts to replay that are missing or damaged; and the errors of `planned_for`,
     `refuse_what_cannot_run`, `choose_runtime` and `held_out_check`.
     """
@@ -315,6 +324,11 @@ def _train(
         ):  # what is saved, too
             if checkpoint is not None:
                 executor.load_state(job.program, checkpoint.parts)
+            checkpoints_of(folder).forget_after(start)  # their records are removed
+            if journal := read_groups(folder.path):  # what was trained on before is trained on again, in that order
+                order = executor.groups.order
+                order.planned = {step: [group.name for group in journal[step]] for step in journal if step >= start}
+                order.where = str(folder.path / GROUPS)
             folder.rewind(start, checkpoint.state().get(RECORDS, {}) if checkpoint is not None else {})
             tokens = ready.request.training.record_tokens
             tokens = TOKEN_ROWS if tokens is None else tokens
@@ -375,11 +389,19 @@ def write_initial_files(ready: PreparedRun, folder: RunFolder) -> None:
     folder.begin(inputs.graph, job.program, inputs.resolved, inputs.file.source, about, diagrams)
 
 
+def _oldest_version(graph: Graph, step: int) -> int:
+    """Return the oldest version of weights that a step of a flow may train on, of all that it samples from."""
+    sampling = [role for role in roles(graph) if role.use == "sample"]
+    return min((graph.updates(role.param) * step - allowed_lag(graph, role)[0] for role in sampling), default=0)
+
+
 def _job(plan: Plan, inputs: FlowInputs, request: Request, replay: Replay | None) -> RunSpec:
     graph, seed = inputs.graph, request.workload.seed or 0
     program = lower(graph, plan, where=str(request.target), watch=watch_engines)
     mixed = inputs.data.mixed(inputs.batch)
-    rows = PromptSource(table=inputs.data.train, rows_per_step=inputs.batch, seed=seed, mixed=mixed)
+    rows: RowSource = PromptSource(table=inputs.data.train, rows_per_step=inputs.batch, seed=seed, mixed=mixed)
+    if replay is not None:
+        rows = replay.in_their_order(rows, lambda step: _oldest_version(graph, step))
     sources: dict[str, RowSource] = {
         param.name: StartState(param.type(param.initial)) if issubclass(param.type, State) else rows
         for param in graph.params

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.app.planning.checking import refuse_long_rows
 from flowgraph.app.planning.flow_inputs import FlowInputs, model_params
-from flowgraph.app.request import Request
+from flowgraph.app.request import Request, Training
 from flowgraph.app.running.check_metrics import held_out_metrics, metric_names, source_names
+from flowgraph.cluster.plan import Plan
 from flowgraph.errors import DataError, UsageError, nearest
 from flowgraph.language.graph import Graph, Node, rewrite
 from flowgraph.lowering.follow import plan_second_flow
@@ -54,12 +55,7 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     sampler, scorer = (getattr(nodes.get(op, nodes.get("refill")), "settings", None) for op in ("generate", "score"))
     rule, longest = getattr(scorer, "by", "data"), suggested(inputs.data.data_source).get("generate.max_tokens", 256)
     rows = check_rows(held_out, training.eval_rows)
-    settings: dict[str, Any] = {
-        "n": training.eval_n,
-        "temperature": float(training.eval_n > 1) if training.eval_temperature is None else training.eval_temperature,
-        "by": rule,
-        "max_tokens": getattr(sampler, "max_tokens", longest),
-    }
+    settings = _check_settings(training, rule, getattr(sampler, "max_tokens", longest))
 
     # An error names the line of the flow where the op stands: what the check's node reads is set there.
     def at_the_flows_line(node: Node) -> Node:
@@ -80,12 +76,31 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     _refuse_metrics(graph, held_out.take([*rows]), inputs.data.name, request)
     plan = plan_second_flow(program.plan, graph, {"policy": policy})
     check = lower(graph, plan, {"policy": dict(program.origins)[policy]})
-    # Its copy stays as old as a step may leave it: else how often a run is checked would change what it trains on.
-    lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)
-    check = replace(check, tasks=tuple(replace(t, lag=lag) if isinstance(t, Sync) else t for t in check.tasks))
     graded = tuple(node.name for kind in ("generate", "score") for node in graph.nodes if node.op.kind == kind)
-    prompts = {"prompts": FixedPrompts(held_out, rows)}
-    return HeldOutCheck(check, prompts, training.eval_every, graded=graded, grade=held_out_metrics)
+    return HeldOutCheck(
+        program=check,
+        sources={"prompts": FixedPrompts(held_out, rows)},
+        every=training.eval_every,
+        during=_during_a_run(check, program.plan, policy),
+        graded=graded,
+        grade=held_out_metrics,
+    )
+
+
+def _during_a_run(check: Program, plan: Plan, policy: str) -> Program:
+    """Return the program of a check between steps of a plan: its copy of the policy stays as old as a step leaves it.
+
+    Otherwise how often a run is checked would change what it trains on.
+    """
+    lag = next((placed.lag for placed in plan.placed if placed.role == f"{policy}.sample"), 0)
+    return replace(check, tasks=tuple(replace(t, lag=lag) if isinstance(t, Sync) else t for t in check.tasks))
+
+
+def _check_settings(training: Training, rule: object, max_tokens: object) -> dict[str, Any]:
+    """Return the settings of a check's graph: greedy responses, unless there are several or the request says else."""
+    greedy = float(training.eval_n > 1)
+    temperature = greedy if training.eval_temperature is None else training.eval_temperature
+    return {"n": training.eval_n, "temperature": temperature, "by": rule, "max_tokens": max_tokens}
 
 
 def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:

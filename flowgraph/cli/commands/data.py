@@ -36,7 +36,10 @@ def data_command(
     cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
-    """Make or convert a data set, as Parquet in the schema of verl."""
+    """Make or convert a data set, as Parquet in the schema of verl.
+
+    Without NAME, list the data sets.
+    """
     if name is None:
         listed = app.listed_data()
         rows = [{"name": data_set, "about": about} for data_set, about in listed]
@@ -56,7 +59,7 @@ def models(
     cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
-    """List the built-in models, and those with known sizes."""
+    """List the built-in models, and with --all those with known sizes."""
     built_in, sized = app.listed_models(cache)
     if json:
         rows = [asdict(model) for model in built_in]

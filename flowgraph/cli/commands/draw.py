@@ -34,7 +34,7 @@ def draw(
 ) -> None:
     """Draw a flow, a plan or a run.
 
-    The picture goes to the terminal or to a file; an .html page has all pictures.
+    The picture goes to the terminal or to a file; an .html page has all pictures, or the one that --picture names.
     """
     request = app.make_request(**fields, flow=what)
     detail = app.PictureDetail(steps=steps, unfold=unfold)
@@ -52,7 +52,7 @@ def diff(
 ) -> None:
     """Show the differences between two flows or two plans.
 
-    With -o, draw both as one picture.
+    A run or a program counts as a plan. With -o, --to or --show, draw both as one picture.
     """
     sides = (app.find_target(app.make_request(flow=side, settings=sets), note) for side in (old, new))
     compared = app.compare_targets(*sides)

@@ -33,7 +33,7 @@ def eval_command(fields: opt.Fields, json: opt.Json = False) -> None:
 def generate(fields: opt.Fields, json: opt.Json = False) -> None:
     """Generate responses to prompts with a model or a run.
 
-    They go to a Parquet file; with --prompt, they are printed.
+    They go to a Parquet file; with --prompt they are printed, and written only with -o.
     """
     request = app.make_request(**fields)
     result = app.generate_request(request, note, Progress)

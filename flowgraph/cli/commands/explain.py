@@ -29,7 +29,7 @@ def explain(
 def compare(
     plans: Annotated[list[Path], opt.argument("PLAN.json", "Plan files.", complete.plans)], json: opt.Json = False
 ) -> None:
-    """Compare plans side by side."""
+    """Compare two or more plans side by side in a table."""
     result = app.compare_plans(plans)
     print_json(result.data()) if json else say(result.text(layout_columns()), fit=True)
 

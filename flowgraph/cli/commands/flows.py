@@ -28,7 +28,10 @@ def flows(json: opt.Json = False) -> None:
 
 
 def cp(flow: opt.ShippedFlow, path: Annotated[Path, opt.argument("FILE.py", "The file to write.")]) -> None:
-    """Copy a shipped flow to a file of your own."""
+    """Copy a shipped or an installed flow to a new .py file.
+
+    The whole file of the flow is copied. A file that exists is never overwritten.
+    """
     source = find_flow(flow).source
     if path.suffix != ".py":
         raise UsageError("a flow's file ends in .py", where=str(path), hint=f"{path}.py")

@@ -40,7 +40,7 @@ group = typer.Typer(cls=Commands, rich_markup_mode=None, context_settings=CONTEX
 
 @group.callback(invoke_without_command=True)
 def engines(context: typer.Context, cache: Cache = None, as_json: opt.Json = False) -> None:
-    """List the inference engines, and install one.
+    """List the inference engines, or install one.
 
     The list shows the supported and the installed versions.
     """

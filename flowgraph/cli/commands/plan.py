@@ -27,7 +27,7 @@ def plan(
 ) -> None:
     """Search for the best plan: devices, layouts, memory, step time.
 
-    The step time is forecast for devices whose speed is known.
+    The step time is forecast for devices whose speed is known. With --plan, forecast that plan instead of searching.
     """
     seconds_of = app.measured_plan(fields["plan"], measured_on, measured or ())
     scales = app.calibration_of(calibration, measured or (), seconds_of, note)

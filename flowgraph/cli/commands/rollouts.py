@@ -32,10 +32,10 @@ def rollouts(
     cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
-    """Read the responses that a run sampled, with their scores.
+    """Print the responses that a run sampled, with their scores.
 
-    Columns are prompt, sample, length, finished, logprob, version, the results of nodes, such as score, and those of
-    the data set.
+    With -o, write them to a page instead. Columns are prompt, sample, length, finished, logprob, version, the results
+    of nodes, such as score, and those of the data set.
     """
     if out is not None and out.suffix != ".html":
         raise UsageError("a page is written as .html", where=f"-o {out}", hint="--json prints the rows as data")

@@ -30,7 +30,10 @@ def runs(
 
 
 def report(run: opt.RunPath, json: opt.Json = False) -> None:
-    """Summarize a run and plot its curves."""
+    """Print a summary of a run, and plot its curves.
+
+    The curves are written to curves.svg in the run folder.
+    """
     result = app.report_run(run)
     if json:
         print_json(result.data())
@@ -52,7 +55,7 @@ def trace(
 ) -> None:
     """Write a Chrome trace of a run, measured and forecast.
 
-    Open it in ui.perfetto.dev.
+    Open it in ui.perfetto.dev. With --compare, print the seconds and the memory of tasks instead.
     """
     result = app.read_trace(run)
     for line in result.notes:

@@ -44,10 +44,11 @@ class _Keyed:
 
 
 def diff_picture(old: Picture, new: Picture) -> Picture:
-    """Return one picture of all things in two pictures, each with a status: same, added, removed or changed.
+    """Return one picture of the boxes, frames and arrows of two, each with a status: same, added, removed or changed.
 
-    Things are in the order of the new picture, and removed things come last. A changed box has its old text as its last
-    line; the label of a changed frame or arrow ends with the old one. `about` counts the differences.
+    Boxes are matched by name and frame, frames by `frame_name`, kind and outer frame, and arrows by ends and style.
+    They are in the order of the new picture, with removed ones last. A changed box says in its last line what it had
+    before; the label of a changed frame or arrow ends with the old one. `about` counts the differences.
 
     >>> eight, update = Box("a", ("draw", "n=8"), "generate"), Box("b", ("learn",), "update")
     >>> four = replace(eight, label=("draw", "n=4"))

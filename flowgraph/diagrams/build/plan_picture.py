@@ -34,10 +34,11 @@ Moved = tuple[str, str]  # a value, by its name, and the place that it is transf
 def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: bool = False) -> Picture:
     """Return the picture of a program: pools, the copies of weights in them, their nodes, transfers and weight syncs.
 
-    A version of weights is a box in each home that has it. A loss is a line in the box of the node that runs it, and
-    arrows of the loss's inputs end at that box. A transferred value is one box in each place that it goes to, however
-    many nodes read it there. `sizes` has the bytes of transfers and syncs; without it they are not shown. In a pool on
-    more than 4 machines, machines with equal devices share a box, unless `unfold` is set.
+    A version of weights is a box in each copy of the model (a frame in a pool) that has it. A loss is a line in the box
+    of the node that runs it, and arrows of the loss's inputs end at that box. A transferred value is one box in each
+    place that it goes to, however many nodes read it there. `sizes` has the bytes of transfers and syncs; without it
+    they are not shown. In a pool on more than 4 machines, machines with equal devices share a box, unless `unfold` is
+    set.
     """
     drawing = _PlanDrawing(in_one_batch(program), sizes or ArrowSizes())
     arrows = merge_arrows([*drawing.syncs(), *drawing.transfers(), *drawing.reads(), *drawing.carries()])

@@ -20,6 +20,7 @@ from flowgraph.lowering.program import (
     Run,
     Switch,
     Sync,
+    Take,
     Transfer,
     results_given,
     task_reads,
@@ -34,8 +35,8 @@ def sequence_picture(program: Program) -> SequenceDiagram:
     """Return the sequence diagram of one step of a program, with messages in the program's order.
 
     The driver calls copies of models and gets references; values go directly from place to place. The driver also runs
-    the nodes of the host. Consecutive values between the same two places share a message. If steps overlap, the diagram
-    shows one iteration, which ends step k; each call and sync has the number of its step.
+    the nodes of the host. Consecutive transfers between the same two actors share a message. If steps overlap, the
+    diagram shows one iteration, which ends step k; each call and sync has the number of its step.
     """
     order = {pool.name: place for place, pool in enumerate(program.plan.pools)}
     homes = dict.fromkeys([*program.homes, *(home for _, home in program.origins)])
@@ -78,6 +79,9 @@ class _ProgramMessages:
                 case Join(value, place):
                     self.holders[value, place] = DRIVER
                     yield Message(source=DRIVER, target=DRIVER, label=f"{step}join {value}")
+                case Take(value, place, prompts):
+                    self.holders |= {(value, place): DRIVER, (prompts, HOST): DRIVER}
+                    yield Message(source=DRIVER, target=DRIVER, label=f"{step}take finished groups of {value}")
                 case Sync(value, source_home, target_home, lag=lag):
                     label = f"{step}sync {value}{f', lag {lag}' if lag else ''}"
                     yield Message(self.ids[source_home], self.ids[target_home], label, "sync")

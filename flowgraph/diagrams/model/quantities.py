@@ -14,10 +14,12 @@ def show_s(seconds: float | None) -> str:
 
     >>> show_s(123.4), show_s(12.34), show_s(0.01234), show_s(None)
     ('123 s', '12.3 s', '12.3 ms', 'unknown')
+    >>> show_s(0.9997)
+    '1 s'
     """
     if seconds is None:
         return "unknown"
-    if seconds and seconds < 1:
+    if seconds and seconds < 0.9995:  # what is above is rounded to 1 s
         return f"{seconds * 1000:.3g} ms"
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 

@@ -56,7 +56,7 @@ def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) ->
 def labelled_ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[tuple[float, str], ...]:
     """Return the ticks that `ticks` chooses for an axis, each as (number, text), with the decimals that they need.
 
-    All texts have the letter, or the exponent, that is short for the largest tick; 0 has none.
+    All texts have the letter that is short for the largest tick, if any, or all have an exponent; 0 has neither.
 
     >>> labelled_ticks(0, 1, 2), labelled_ticks(0, 1e6, 2)
     (((0.0, '0.0'), (0.5, '0.5'), (1.0, '1.0')), ((0.0, '0'), (500000.0, '0.5M'), (1000000.0, '1.0M')))
@@ -91,7 +91,10 @@ def number_text(value: float, step: float = 0.0, largest: float = 0.0) -> str:
     ('0.2', '40k', '2e-6', '0.0')
     >>> number_text(0.93456), number_text(1234.5), number_text(3.0), number_text(1e-6)
     ('0.935', '1.23k', '3', '1e-6')
+    >>> number_text(999.96)
+    '1k'
     """
+    value = value if step or not math.isfinite(value) else float(f"{value:.3g}")  # 999.96 is 1k
     size = max(abs(value), step, largest)
     if size and not 1e-3 <= size < 1e9:
         mantissa, _, exponent = f"{value:.2e}".partition("e")

@@ -57,8 +57,8 @@ def from_json(text: str, where: str = "picture") -> Drawing:
 
     Raises DataError, with `where` and the place of the first fault, if the text is not a JSON object of this schema and
     a known kind, if a field is missing, unknown or of another type, if an id is malformed or used twice, if a box,
-    frame, arrow or message refers to an unknown id, if a frame is inside itself, or if a size or time is not a finite
-    number of 0 or more, or a bar ends before it starts.
+    frame, arrow or message refers to an unknown id, if a frame is inside itself, or if a forecast size or a time is not
+    a finite number of 0 or more, or a bar ends before it starts. The points of curves are not checked.
     """
     try:
         fields = parse_json(text, whole=False)  # labels are cleaned when they are written
@@ -144,11 +144,12 @@ def _sizes(drawing: MemoryChart | Comparison | Scatter) -> Iterator[tuple[str, f
             for i, store in enumerate(stores):
                 yield f"stores[{i}]", min(store.capacity_bytes, store.room_bytes)
                 for j, phase in enumerate(store.phases):
-                    yield from ((f"stores[{i}].phases[{j}]", size) for _, size in phase.held)
+                    sizes = [*(size for _, size in phase.held), phase.measured_bytes or 0]
+                    yield from ((f"stores[{i}].phases[{j}]", size) for size in sizes)
         case Comparison(strips=strips):
             yield from ((f"strips[{i}]", strip.seconds or 0.0) for i, strip in enumerate(strips))
         case Scatter(dots=dots):
-            yield from ((f"dots[{i}]", min(dot.seconds, dot.memory_bytes)) for i, dot in enumerate(dots))
+            yield from ((f"dots[{i}]", size) for i, dot in enumerate(dots) for size in (dot.seconds, dot.memory_bytes))
 
 
 def to_plain(value: Any) -> Any:

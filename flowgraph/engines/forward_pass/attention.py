@@ -124,8 +124,9 @@ class PackedAttention:
 def segment_mask(segments: Segments, window: int | None, device: Any) -> Tensor:
     """Return the attention mask [N, N] of packed tokens: entry [i, j] is true if token i attends to token j.
 
-    A token attends to itself, to the earlier tokens of its run, and to all tokens of the run that its run continues.
-    With a `window`, it attends only to the last `window` of these tokens, including itself; None means no limit.
+    A run is one context or one response in the packed row. A token attends to itself, to the earlier tokens of its run,
+    and to all tokens of the run that its run continues. With a `window`, it attends only to the last `window` of these
+    tokens, including itself; None means no limit.
     """
     token = torch.arange(int(segments.tokens.sum()), device=device)
     mask: Tensor = _sees(segments, window, device)(token[:, None], token[None])
@@ -151,9 +152,9 @@ def _sees(segments: Segments, window: int | None, device: Any) -> Callable[[Any,
 def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[int, int]]:
     """Return the inputs of variable-length attention: (key indices, cumulative lengths, longest lengths).
 
-    The indices [keys] select the packed tokens that are keys of a run, one run after another. The cumulative lengths
-    are two int32 tensors [runs + 1] that start at 0, for queries and for keys. The longest lengths are the largest
-    numbers of queries and of keys in one run.
+    A run is one context or one response in the packed row. The indices [keys] select the packed tokens that are keys of
+    a run, one run after another. The cumulative lengths are two int32 tensors [runs + 1] that start at 0, for queries
+    and for keys. The longest lengths are the largest numbers of queries and of keys in one run.
     """
     keys = segments.before + segments.tokens
     counts = np.stack([segments.before, segments.tokens], 1).reshape(-1)
@@ -215,7 +216,10 @@ def attention_obstacle(model: Any) -> str:
 
 
 def set_attention(model: Any, name: str = NAME) -> None:
-    """Set the attention of all layers of a model, in place, to packed attention or to `name`, such as "sdpa"."""
+    """Set the attention of all layers of a model, in place: to packed attention, or to `name`, such as "sdpa".
+
+    Also registers packed attention with transformers, in this process.
+    """
     library = transformers()
     library.AttentionInterface.register(NAME, _layer_attention)
     library.AttentionMaskInterface.register(NAME, _layer_mask)

@@ -35,8 +35,8 @@ class Bucket:
     def mask(self, window: int | None, dtype: Any) -> Tensor | None:
         """Return the additive mask [runs or 1, 1, Q, K] of 0 and -inf; None if plain causal attention gives the same.
 
-        `window` is the largest number of tokens that a token attends to, including itself; None means all earlier
-        tokens. Padding has the same mask as the last real query, so that no softmax is empty.
+        `window` is the largest number of tokens that a token attends to, including itself; None means no limit. Padding
+        has the same mask as the last real query, so that no softmax is empty.
         """
         width, key_width = len(self.queries) // self.runs, len(self.keys) // self.runs
         tokens, sizes = self.tokens, self.sizes
@@ -55,8 +55,9 @@ class Bucket:
 def bucketed(segments: Segments, width: int, device: Any) -> tuple[list[Bucket], Tensor]:
     """Return buckets that group runs of similar lengths, and the index [N] of each token in the concatenated outputs.
 
-    The outputs [runs * Q] of the buckets are concatenated in order, padding included. `width` is the number of query
-    heads times the head size. A bucket contains either runs that continue another run or runs that do not.
+    A run is one context or one response in the packed row. The outputs [runs * Q] of the buckets are concatenated in
+    order, padding included. `width` is the number of query heads times the head size. A bucket contains either runs
+    that continue another run or runs that do not.
     """
     keys = segments.before + segments.tokens
     cuts = [

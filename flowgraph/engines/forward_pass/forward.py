@@ -40,7 +40,8 @@ def forward_stats(
     the same statistics; the full gradient is the sum over these ranks.
 
     Raises LawError for statistics that the model's head does not give, for several ranks in `sequence` if the model
-    needs padded rows, for an empty context of a response or a score of no tokens, and as `read_packed` does.
+    runs on padded rows, for a response with an empty context, for a text without tokens whose score is requested, and
+    as `read_packed` does.
     """
     head = head_of(model)
     unknown = sorted(set(names) - set(GIVES[head]))
@@ -59,8 +60,9 @@ def forward_stats(
 def split_rows(rows: ResponseRows, forward_tokens: int, *, padded: bool = False) -> list[ResponseRows]:
     """Return the rows, in order, in parts of at most `forward_tokens` tokens; a longer row is a part by itself.
 
-    With `padded`, padding counts as tokens. Otherwise, a context that adjacent rows of a part share counts once.
-    Without rows, the result is one empty part.
+    With `padded`, each row counts as many tokens as the longest of all rows. Otherwise, a context that adjacent rows of
+    a part share counts once, and the last token of a response does not count. Without rows, the result is one empty
+    part.
     """
     count = len(rows.tokens)
     if padded:

@@ -42,7 +42,7 @@ def choose_packing(model: Any, *, half: bool = False) -> Packing | None:
 
     The first call for a model runs it several times on a few tokens, without gradients; all ranks of a sharded model
     must make this call. Later calls return the first result. `half` means that passes on a GPU will compute in
-    bfloat16, whatever the dtype of the weights.
+    bfloat16, whatever the dtype of the weights; it matters only in the first call.
     """
     if model not in CHOSEN:
         device = next(model.parameters()).device.type

@@ -46,7 +46,7 @@ class Turns(AbstractContextManager["Turns"]):
             self._moved.notify_all()
 
     def close(self) -> None:
-        """Refuse all further turns; the present one goes on."""
+        """Raise LawError in all threads that wait for a turn or ask for one later; the present turn goes on."""
         with self._moved:
             self._closed = True
             self._moved.notify_all()

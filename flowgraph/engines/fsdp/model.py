@@ -178,8 +178,8 @@ class FsdpModel(TorchHandle):
     def save(self, folder: Path) -> None:
         """Write weights and tokenizer to a new folder that transformers can load; only rank 0 writes.
 
-        Every rank must call this, because weights are gathered. Raises LawError if the model is asleep, and ModelError
-        on rank 0 if the folder exists or cannot be written.
+        Every rank must call this, because weights are gathered. Adapters are merged into the weights. Raises LawError
+        if the model is asleep, and ModelError on rank 0 if the folder exists or cannot be written.
         """
         from flowgraph.models.saving import save
 

@@ -50,14 +50,20 @@ class ProcessRanks:
         return dist.get_world_size(self.group)
 
     def total(self, numbers: Tensor) -> Tensor:
-        """Return the elementwise sum [n], in float64, of `numbers` [n] over all ranks; n is the same on each rank."""
+        """Return the elementwise sum [n], in float64, of `numbers` [n] over all ranks; n is the same on each rank.
+
+        Every rank must call this. The result is on the device of `numbers`.
+        """
         summed = numbers.detach().to("cpu", torch.float64, copy=True)
         if len(summed):
             dist.all_reduce(summed, group=self.group)
         return summed.to(numbers.device)
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Return the `numbers` [n] of all ranks as one int64 tensor, in order of rank; n may differ between ranks."""
+        """Return the `numbers` [n] of all ranks as one int64 tensor, in order of rank; n may differ between ranks.
+
+        Every rank must call this. The result is on the device of `numbers`.
+        """
         local = numbers.detach().to("cpu", torch.int64)
         lengths = torch.cat(self._gather(torch.tensor([len(local)]))).tolist()
         padded = torch.zeros(max(lengths), dtype=torch.int64)

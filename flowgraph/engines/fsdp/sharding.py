@@ -91,10 +91,10 @@ class Grid:
 def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: bool) -> list[Any]:
     """Shard each decoder layer and then the whole model with FSDP, in place; return the layers, followed by the model.
 
-    Every rank of `grid` must call this. The model computes on `device`, even if its shards are offloaded. Precision,
-    offload and activation checkpointing are those of `running`. Gradients are summed over ranks, not averaged, because
-    each rank's loss is already divided by counts over all ranks. `twice` means that a forward pass calls each module
-    twice.
+    Every rank of `grid` must call this. The model computes on `device`, even if its shards are offloaded. `running`
+    sets precision and activation checkpointing; shards are in host memory if it offloads parameters, gradients and
+    optimizer. Gradients are summed over ranks, not averaged, because each rank's loss is already divided by counts over
+    all ranks. `twice` means that a forward pass calls each module twice.
     """
     heads = [model.get_submodule(name) for name in sorted({name.rpartition(".")[0] for name in head_names(model)})]
     for head in heads or [model.get_output_embeddings()]:

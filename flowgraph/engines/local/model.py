@@ -63,9 +63,10 @@ class LocalModel(TorchHandle):
     async def sample(self, request: SampleRequest) -> Completion:
         """Generate one sample; requests made in one turn of the event loop are decoded in batches of `sample_rows`.
 
-        Raises LawError if the model has a value or score head or is asleep, or if its logits are NaN or infinite.
-        Raises ModelError for a request without a context, with more tokens than the model has positions, or that ends
-        at a token id that the model does not have.
+        The response is cut after the first text or token id of `request.stopping` in it. Raises LawError if the model
+        has a value or score head or is asleep, if its logits are NaN or infinite, or after `abort`. Raises ModelError
+        for a request without a context, with more tokens than the model has positions, or with a stop token id that the
+        model does not have.
         """
         self._refuse_asleep()
         if head_of(self.model) != "tokens":
@@ -114,7 +115,8 @@ class LocalModel(TorchHandle):
     def save(self, folder: Path) -> None:
         """Write weights and tokenizer to a new folder that transformers can load; only rank 0 writes.
 
-        Raises LawError if the model is asleep, and ModelError on rank 0 if the folder exists or cannot be written.
+        Adapters are merged into the weights. Raises LawError if the model is asleep, and ModelError on rank 0 if the
+        folder exists or cannot be written.
         """
         from flowgraph.models.saving import save
 
@@ -138,15 +140,18 @@ class LocalModel(TorchHandle):
     def take(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Replace the model's weights by `weights` of version `version`, between two tokens of samples under way.
 
-        Samples of other threads go on with the new weights; their caches are computed again. Raises the errors of
-        `load`; `version` is then unchanged.
+        Samples of other threads continue with the new weights; their caches are computed again. Raises the errors of
+        `load`, and LawError after `abort`; `version` is then unchanged.
         """
         with self._turns:
             self.load(weights)
             self.version = version
 
     def abort(self) -> None:
-        """Abort the samples under way in other threads: they, and all later ones, raise LawError."""
+        """Make the samples that other threads are generating, and all later ones, raise LawError.
+
+        `take` raises it afterwards, too.
+        """
         self._turns.close()
 
     def _move(self, device: str) -> None:

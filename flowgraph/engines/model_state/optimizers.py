@@ -128,19 +128,23 @@ class Optimizers:
         self._watch.clear()
 
     def at(self, part: int) -> None:
-        """Set the index, from 0, of the micro-batch to which the next statistics that `see` gets belong."""
+        """Set the index, from 0, of the micro-batch that later calls of `see` belong to."""
         self._watch.part = part
 
     def see(self, stats: TokenStats) -> TokenStats:
-        """Record which rows of `stats`, and in the backward pass of its gradient, are not finite; return `stats`."""
+        """Record which rows of `stats`, and which rows of their gradients, are not finite, and return `stats`.
+
+        The backward pass checks the gradients. Statistics that need no gradient are not checked.
+        """
         return self._watch.see(stats)
 
     def step(self, losses: Sequence[float], rule: Optimizer) -> StepReport:
         """Clip the gradients and update the tensors by `rule`; return the loss and the gradient norm before clipping.
 
         `losses` are this rank's losses by micro-batch. The report sums the losses of all micro-batches and ranks, and
-        its norm is that of the summed gradient. Every rank must call this. Gradients are dropped, also after an error.
-        Raises NotFinite on every rank, with the tensors unchanged, if the loss or the norm is not finite.
+        its norm is that of the summed gradient. Gradients are not clipped if `rule.max_grad_norm` is 0. Every rank must
+        call this. Gradients are dropped, also after an error. Raises NotFinite on every rank, with the tensors
+        unchanged, if the loss or the norm is not finite.
         """
         try:
             # The loss and the norm of the gradient over all ranks, each counted once.

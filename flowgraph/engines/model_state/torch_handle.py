@@ -162,7 +162,10 @@ class TorchHandle(ABC):
         return self._copies(self._carried_names())
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the copies that `stream` yields, by name; raises its errors, and every rank must call this."""
+        """Return copies of the full weights that an update of another copy of the model needs, by name.
+
+        These are the copies that `stream` yields. Every rank must call this. Raises LawError as `stream` does.
+        """
         return dict(self.stream())
 
     def whole(self) -> dict[str, Tensor]:
@@ -214,8 +217,9 @@ class TorchHandle(ABC):
     def save_state(self, folder: Path) -> None:
         """Write weights, optimizer states and version into `folder`, which all ranks must be able to read and write.
 
-        Every rank must call this, writes its part, and waits for the others. Raises OSError or SafetensorError if a
-        file cannot be written, and LawError if the model is asleep or is the frozen base of another handle.
+        Every rank must call this, writes its part, and waits for the others. Files of the same ranks are replaced.
+        Raises OSError or SafetensorError if a file cannot be written, and LawError if the model is asleep or is the
+        frozen base of another handle.
         """
         self._state().save(folder, self.version)
 
@@ -248,7 +252,10 @@ class TorchHandle(ABC):
             self._asleep[0] = True
 
     def wake(self) -> None:
-        """Move weights and optimizer states back to the model's device; has no effect if the model is not asleep."""
+        """Move weights and optimizer states back to where they were before `sleep`.
+
+        Has no effect if the model is not asleep.
+        """
         if self.asleep:
             self._move(str(self._home))
             self._asleep[0] = False

@@ -82,7 +82,7 @@ def install(environment: Environment, cache: Path, *, say: Callable[[str], None]
 
     Waits while another process installs the environment. An incomplete folder is deleted first. `say` gets progress
     messages. Raises WorkerError if a command fails (with the last four lines of its errors) or takes more than an hour,
-    or if this Python has no pip.
+    or if this Python has no pip; OSError if `cache` cannot be written.
     """
     import fcntl
 
@@ -176,7 +176,8 @@ class EngineVersions:
         """Return the traits of a version, and a warning if it is not in the table or was not tried on `device`.
 
         `device` is "cpu" or "cuda". The warning is "" for a tried version. A version that is not in the table has the
-        traits of the newest listed version before it. Raises WorkerError if all listed versions are newer.
+        traits of the newest listed version before it. Raises WorkerError if all listed versions are newer, or if
+        `version` does not start with a number.
 
         >>> from flowgraph.engines.sglang import SGLANG
         >>> from flowgraph.engines.vllm import VLLM

@@ -78,14 +78,14 @@ class RemoteModel(ABC):
     def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None) -> dict[str, Any]:
         """Return the JSON body of a request for one sample; `ends` are the token ids that end the response.
 
-        `vocabulary` is the number of the model's token ids; None if it is unknown. Raises WorkerError for a setting
-        with which the engine would sample from another distribution.
+        `vocabulary` is the number of the model's token ids; None if it is unknown. Raises WorkerError if the engine
+        would apply a setting of the request differently from the engine `local`.
         """
 
     @staticmethod
     @abstractmethod
     def read(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-        """Return the answer `text` of server `name`, parsed; raise WorkerError if the text does not fit `request`."""
+        """Return the parsed answer `text` of server `name`; raise WorkerError if it does not fit `request`."""
 
     def __init__(
         self,
@@ -124,12 +124,16 @@ class RemoteModel(ABC):
 
     @property
     def version(self) -> int:
-        """Return the version of the weights that samples must come from."""
+        """Return the version of the weights that samples must come from; `sample` says when newer ones are accepted."""
         return self._version
 
     @version.setter
     def version(self, version: int) -> None:
-        """Set the version that samples must come from; after `load`, also on the servers (WorkerError if it fails)."""
+        """Set the version that samples must come from; after `load`, also set it on the servers if it is another one.
+
+        Only the first version that is set after `load` is sent to the servers. Raises WorkerError if a server is not
+        reached, refuses, or takes too long; `version` is then unchanged here.
+        """
         if self._unstamped and version != self._version:
             self._each(lambda control: control.stamp(str(version)))
         self._version, self._unstamped = version, False
@@ -139,14 +143,18 @@ class RemoteModel(ABC):
     async def sample(self, request: SampleRequest) -> Completion:
         """Return the sample for one request; requests of one turn of the event loop are distributed together.
 
-        The memory of a sleeping cache is allocated first, as by `wake`. The response is cut after the first text of
-        `request.stopping` in it.
+        The memory of a sleeping cache is allocated first, as by `wake`. The response is cut after the first text or
+        token id of `request.stopping` in it. Its tokens may come from any version of the weights between the value of
+        `version` when the request is sent and its value when the answer arrives; newer versions are accepted too,
+        unless `hold` is "idle".
 
-        Raises ModelError for a request without a context, with more tokens than the model has positions, or that ends
-        at a token id that the model does not have. Raises WorkerError, which names replica and sample, if the replica
-        is not reached, ends, closes the connection, refuses, takes longer than `limit_s` seconds, misses four health
-        checks, or gives an invalid answer or one from other weights than `version`; and for settings with which the
-        engine samples from another distribution.
+        Raises ModelError for a request without a context, with more tokens than the model has positions, or with a stop
+        token id that the model does not have. Raises WorkerError for settings that the engine applies differently from
+        the engine `local`, or if the cache's memory cannot be allocated. Raises WorkerError, which names replica and
+        sample, if the replica cannot be reached, closes the connection, refuses, takes longer than `limit_s` seconds,
+        or returns an invalid answer or one from another version of the weights. Raises WorkerError, which names only
+        the replica, if a replica misses four health checks in a row, or if one that this process started ends or is
+        stopped by a signal. If a health check finds this, all open requests that were distributed together fail.
         """
         refuse_request(request, self.positions, self.vocabulary)
         self.wake(("kv_cache",))  # after a sleep, nothing can be sampled without it
@@ -279,7 +287,7 @@ class RemoteModel(ABC):
         """Replace the weights of every replica by the full `weights`, without changing `version`.
 
         Setting another `version` afterwards also sends that version to the servers. Raises WorkerError if the update
-        fails.
+        fails, and ModelError if the servers' model folder has invalid weight files.
         """
         self._updates.send(weights.items(), self._version)
         self._unstamped = True
@@ -287,7 +295,8 @@ class RemoteModel(ABC):
     def take(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Replace the weights of every replica by the full `weights`, and set `version` here and on the servers.
 
-        Raises WorkerError if the update fails; `version` is then unchanged here.
+        Raises WorkerError if the update fails, and ModelError if the servers' model folder has invalid weight files;
+        `version` is then unchanged here.
         """
         self._updates.send(weights.items(), version)
         self._version, self._unstamped = version, False
@@ -296,16 +305,22 @@ class RemoteModel(ABC):
         """Stop the servers from generating until `resume`; requests wait.
 
         With "retract", the caches of running requests are dropped and recomputed afterwards; "in_place" keeps them.
-        Raises WorkerError if a server is not reached or refuses.
+        Raises WorkerError if a server is not reached, refuses, or takes too long.
         """
         self._each(lambda control: control.post("/pause_generation", mode=hold))
 
     def resume(self) -> None:
-        """Let the servers generate again after `pause`; raise WorkerError if a server is not reached or refuses."""
+        """Let the servers generate again after `pause`.
+
+        Raises WorkerError if a server is not reached, refuses, or takes too long.
+        """
         self._each(lambda control: control.post("/continue_generation"))
 
     def abort(self) -> None:
-        """Abort all requests that run on the servers; `sample` then raises WorkerError for each aborted request."""
+        """Abort all requests that run on the servers; `sample` then raises WorkerError for each aborted request.
+
+        Raises WorkerError if a server is not reached, refuses, or takes too long.
+        """
         self._each(lambda control: control.post("/abort_request", rid="", abort_all=True))
 
     def sleep(self, tags: Sequence[Tag] = ("kv_cache", "weights")) -> None:
@@ -313,7 +328,7 @@ class RemoteModel(ABC):
 
         No request may be running. Released weights are lost, and must be loaded again, unless the servers keep a copy.
         On a CPU, and on servers that were started without `sleeps`, no memory is released. Raises WorkerError if a
-        server is not reached or refuses.
+        server is not reached, refuses, or takes too long.
         """
         leaving = [tag for tag in tags if tag not in self._asleep]
         if leaving:
@@ -324,7 +339,8 @@ class RemoteModel(ABC):
         """Allocate the servers' device memory for `tags` again; tags that are not released are ignored.
 
         By default, only the memory of weights is allocated, so that weights can be loaded before the cache takes its
-        memory; the next `sample` allocates the cache. Raises WorkerError if a server is not reached or refuses.
+        memory; the next `sample` allocates the cache. Raises WorkerError if a server is not reached, refuses, or takes
+        too long.
         """
         coming: list[Tag] = [tag for tag in tags if tag in self._asleep]
         if coming:
@@ -344,7 +360,7 @@ class RemoteModel(ABC):
         self._updates.close()
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        """Raise LawError: this engine only generates samples."""
+        """Raise LawError: this engine only generates samples, and computes no statistics of tokens."""
         self._not_offered("cannot read rows")
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:

@@ -23,9 +23,10 @@ class Router:
     def deal(self, requests: Sequence[SampleRequest]) -> list[int]:
         """Return the index of the replica for each request, and count the requests as open.
 
-        All samples of a prompt go to one replica, also in later calls; a call that finds more than 65,536 remembered
-        prompts forgets these first. Prompts are assigned in descending order of their tokens in this call, a new one to
-        the replica with the fewest open tokens, the first if several have equally few.
+        All samples of a prompt (requests with equal `key` and `prompt`) go to one replica, also in later calls; a call
+        that finds more than 65,536 remembered prompts forgets these first. Prompts are assigned in descending order of
+        their tokens in this call, a new one to the replica with the fewest open tokens, the first if several have
+        equally few.
 
         >>> requests = [SampleRequest((1,) * size, size, 0, 10, 1.0, Key()) for size in (5, 30, 5, 20)]
         >>> router = Router(2)
@@ -44,7 +45,7 @@ class Router:
         return [self._replicas[request.key, request.prompt] for request in requests]
 
     def done(self, replica: int, request: SampleRequest) -> None:
-        """Subtract the tokens of a request that has ended, or failed, from the open tokens of its replica."""
+        """Subtract the `max_request_tokens` of a request that has ended or failed from its replica's open tokens."""
         self.under_way[replica] -= max_request_tokens(request)
 
 

@@ -24,7 +24,10 @@ UNCHANGED: dict[str, float | int] = {
 
 
 def refuse_other_distribution(request: SampleRequest, engine: EngineCapabilities) -> None:
-    """Raise WorkerError if an engine would sample with the settings of a request differently from `local`."""
+    """Raise WorkerError if an engine would apply settings of a request differently from the engine `local`.
+
+    The error names these settings.
+    """
     if settings := engine.other_distribution(request.reshaped()):
         raise WorkerError(f"the engine `{engine.name}` does not sample with {settings}, as `local` does")
 
@@ -66,8 +69,8 @@ class SampleAnswer(BaseModel):
     def logprobs(self) -> tuple[float, ...]:
         """Return the log-prob of each token in nats, under the distribution from which the token was sampled.
 
-        If the server reports no log-probs of a truncated distribution, those of the whole distribution are returned.
-        Values that rounding has made positive become 0.
+        The server reports these separately only for a truncated distribution; otherwise the log-probs of the whole
+        distribution, which are then the same, are returned. Values that rounding has made positive become 0.
         """
         meta = self.meta_info
         whole = [logprob for logprob, _, _ in meta.output_token_logprobs]
@@ -75,7 +78,10 @@ class SampleAnswer(BaseModel):
 
     @property
     def spans(self) -> list[tuple[int, str]]:
-        """Return (index of the first token, version) for each span of tokens sampled by one version of the weights."""
+        """Return (index of the first token, version) for each span of tokens sampled by one version of the weights.
+
+        If the server reports no spans, the result is one span from index 0, with the one version that it reports.
+        """
         spans = self.meta_info.weight_versions
         return [(span.start, span.version) for span in spans] if spans else [(0, self.meta_info.weight_version)]
 

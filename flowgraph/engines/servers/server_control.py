@@ -77,17 +77,24 @@ class ServerControl:
         return self._object(path, self._send("POST", path, body))
 
     def flush(self) -> bool:
-        """Empty the server's cache, and return whether it was emptied: a busy server refuses, with status 400."""
+        """Empty the server's cache, and return whether it was emptied: a busy server refuses, with status 400.
+
+        Raises WorkerError for any other refusal, and if the server is not reached or takes too long.
+        """
         return self._send("POST", "/flush_cache", {}, may_refuse=True).status_code == 200
 
     def version(self) -> str:
-        """Return the weights' version that the server reports with samples, or "None"; raises as `get` does."""
+        """Return the version of the weights that the server reports with samples, as text; "None" if it reports none.
+
+        Raises WorkerError as `get` does.
+        """
         return str(self.get("/model_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:
         """Set the version of the weights that the server reports with samples from now on.
 
-        Running requests continue, and report this version for their remaining tokens.
+        Running requests continue, and report this version for their remaining tokens. Raises WorkerError as `post`
+        does.
         """
         self.post("/update_weight_version", new_version=version, abort_all_requests=False)
 

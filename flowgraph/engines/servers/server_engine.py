@@ -112,7 +112,7 @@ class ServerEngine(ABC):
 
     @abstractmethod
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Return the environment variables by name that only this engine needs; `host` is the address of the server."""
+        """Return the environment variables, by name, that only this engine needs; `host` is the server's address."""
 
     @abstractmethod
     def about(self, control: Any) -> dict[str, Any]:
@@ -153,10 +153,11 @@ class ServerEngine(ABC):
         """Start one server on a model's folder, wait until it is ready, and return it.
 
         `version` is the version of the folder's weights. On a CPU, the server runs in the engine's environment in
-        `cache` (see `interpreter`); on GPUs, in this Python, on the devices `gpus`. It listens on `host` only, by
-        default on a free port, and requires new random keys. If another process takes the free port meanwhile, the
-        server is started again, up to three times in all. `begun` is called with the process id of each server as soon
-        as it is started, and `say` with a warning about the engine's version.
+        `cache` (see `interpreter`); on GPUs, in this Python, on the devices `gpus` (by default on those that this
+        process sees). It listens on `host` only, by default on a free port, and requires new random keys. If a start
+        with a free port fails because a port is in use, the server is started again, up to three times in all. `begun`
+        is called with the process id of each server as soon as it is started, and `say` with a warning if the engine's
+        version was not tried. The name of the engine is the default of `name`, which errors show.
 
         Raises WorkerError if the engine is not installed or too old, if `port` is taken, and, with the end of the log,
         if the server ends or is not ready within `limit_s` seconds; ModelError if the folder has no valid config.json;
@@ -235,8 +236,8 @@ class ServerEngine(ABC):
         """Return the address and properties of a running server at `url`; with `stamp`, set its weights' version to 0.
 
         `key` and `admin_key` are the server's keys, `name` is its name in errors (by default `url`), and `say` gets a
-        warning about its version. Raises WorkerError if the server is not reached within `limit_s` seconds, refuses the
-        keys, is too old, or lacks the calls that are made here.
+        warning if its version was not tried. Raises WorkerError if the server is not reached within `limit_s` seconds,
+        refuses the keys, is too old, or lacks the calls that are made here.
         """
         door = ServerAddress(url=url.rstrip("/"), name=name or url, version="", key=key, admin_key=admin_key)
         with self.model.control(door, limit_s) as control:
@@ -280,10 +281,10 @@ class ServerEngine(ABC):
     def environment(
         self, ours: Mapping[str, str], serving: ServerSettings, device: Device, gpus: Sequence[str], host: str
     ) -> dict[str, str]:
-        """Return the environment variables of a server's processes by name; they contain no keys.
+        """Return the environment variables of a server's processes, by name; the server's keys are not among them.
 
-        `ours` are the variables of this process; those that belong to a training process are left out. Variables for
-        threads, devices (`gpus`), the network (`host`) and the engine are added.
+        `ours` are the variables of this process; those that belong to a training process are left out, and on a CPU
+        also `PYTHONPATH`. Variables for threads, devices (`gpus`), the network (`host`) and the engine are added.
         """
         threads = str(serving.threads)
         variables = {name: value for name, value in ours.items() if name not in NOT_INHERITED}
@@ -301,10 +302,11 @@ class ServerEngine(ABC):
     def start(
         self, folder: Path, post: ServerPlace, *, seed: int, threads: int, keeps: bool = False, **options: Any
     ) -> ServerProcess:
-        """Start one replica of a role on a model's folder with the plan's settings, wait until it is ready, return it.
+        """Start one replica on a model's folder with the plan's settings, wait until it is ready, and return it.
 
-        `post` has the replica's home in the plan, devices, name and host. `seed`, `threads` and `keeps` are as in
-        `ServerSettings`. `options` are further arguments of `serve`, whose errors are raised.
+        `post` has the replica's devices, name, host and `home` (the plan's engine, layout and settings for this copy of
+        a model's weights). `seed`, `threads` and `keeps` are as in `ServerSettings`. `options` are further arguments of
+        `serve`, whose errors are raised.
         """
         running = post.home.running
         serving = ServerSettings(
@@ -332,9 +334,9 @@ class ServerEngine(ABC):
     ) -> RemoteModel:
         """Return a handle that samples from a model's replicas at `doors`, and can send new weights to the replicas.
 
-        `home` is the model's place in the plan, `servers` are the replicas that this process started, and `scratch` is
-        the folder for weights by disk. `shared` means that sender and replicas share their devices. A sample may take
-        `limit_s` seconds.
+        `home` has the plan's layout and settings for these replicas, `servers` are the replicas that this process
+        started, and `scratch` is the folder for weights by disk. `shared` means that sender and replicas share their
+        devices. A sample may take `limit_s` seconds.
         """
         by = self.weights_by(home, shared=shared)
         hold = hold_of(home)
@@ -343,17 +345,17 @@ class ServerEngine(ABC):
     def updates(self, home: Home, doors: Sequence[ServerAddress], scratch: Path, *, shared: bool) -> WeightUpdates:
         """Return a sender of new weights to the replicas at `doors`.
 
-        `home` is the model's place in the plan. `shared` means that sender and replicas share their devices. Weights by
-        disk are written to `scratch`.
+        `home` has the plan's layout and settings for these replicas. `shared` means that sender and replicas share
+        their devices. Weights by disk are written to `scratch`.
         """
         by, hold = self.weights_by(home, shared=shared), hold_of(home)
         return self.model.updates(doors, by=by, hold=hold, scratch=scratch)
 
     def weights_by(self, home: Home, *, shared: bool) -> By:
-        """Return the transport of weights to the replicas of `home`: the plan's, or else the default, `way`."""
+        """Return the transport of weights to the replicas of `home`: that of the plan, or else the default, `way`."""
         return home.running.weights_by or self.way(home.layout.tensor, shared=shared)
 
 
 def hold_of(home: Home) -> Hold:
-    """Return how servers pause for new weights: "idle", or as the plan says if they take them while they sample."""
+    """Return how servers pause for new weights: as the plan says if weights may arrive during sampling, else "idle"."""
     return home.running.hold if home.in_flight else "idle"

@@ -85,7 +85,7 @@ class ServerProcess:
         self._stopped = stopped
 
     def close(self) -> None:
-        """Kill the server and its whole group as `end_group` does, and wait for their end; later calls do nothing."""
+        """Kill the server and its whole group and wait for their end, as `end_group` does; later calls do nothing."""
         self._ended()
 
     def __enter__(self) -> Self:
@@ -146,9 +146,11 @@ def await_ready(
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its whole group, unlink their shared memory, and wait up to 10 s until they have ended.
+    """Kill a process and its whole group, unlink their shared memory, and wait until they have ended.
 
-    Processes that have already ended are ignored. Raises subprocess.TimeoutExpired if `process` has not ended by then.
+    Waits up to 10 seconds for `process`, and then up to 10 seconds for the others. Processes that have already ended
+    are ignored. Raises subprocess.TimeoutExpired if `process` has not ended by then; if others have not, this is
+    ignored.
     """
     import psutil
 

@@ -39,9 +39,9 @@ def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None
     """Return the JSON body of a `/generate` request for one sample, with token ids as input and output.
 
     `ends` are the token ids that end the response; SGLang ignores these if the request has `ignore_eos`. `vocabulary`
-    is the number of the model's token ids; None means 4096. If the request has a truncation, `vocabulary` is the
-    default and the largest value of `top_k`, which must be finite for SGLang to return log-probs of the truncated
-    distribution. The server uses `sampling_seed` only if it was started with `repeatable`. Raises WorkerError for
+    is the number of the model's token ids (None: 4096). It is used only if the request has a truncation: `top_k` is
+    then `vocabulary` by default and at most, because SGLang returns log-probs of the truncated distribution only for a
+    finite `top_k`. The server uses `sampling_seed` only if it was started with `repeatable`. Raises WorkerError for
     settings that SGLang applies differently from the engine `local`.
     """
     refuse_other_distribution(request, ENGINE)
@@ -132,7 +132,7 @@ class Sglang(ServerEngine):
         return ["--skip-tokenizer-init", *on, *(str(part) for pair in options.items() for part in pair)]
 
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Return the environment variables by name that only SGLang needs; `host` is not used.
+        """Return the environment variables, by name, that only SGLang needs; `host` is not used.
 
         On a CPU, several ranks divide this process's cores, unless `SGLANG_CPU_OMP_THREADS_BIND` is set here.
         """
@@ -147,7 +147,10 @@ class Sglang(ServerEngine):
         return variables
 
     def about(self, control: ServerControl) -> dict[str, Any]:
-        """Return a running server's properties by `ServerAddress` field; raise WorkerError if it does not answer."""
+        """Return the properties of a running server, as fields of `ServerAddress` by name.
+
+        Raises WorkerError if the server is not reached, refuses, or takes too long.
+        """
         info = control.get("/server_info")
         return {
             "version": str(info.get("version", "")),

@@ -52,24 +52,34 @@ class VllmControl(ServerControl):
         return self.call(_CALLS[path]) if path in _CALLS else self._call_workers(path, body)
 
     def call(self, *paths: str, **body: Any) -> dict[str, Any]:
-        """Send `body` to each of vLLM's `paths`, in order, and return the last answer; raise the first WorkerError."""
+        """Send `body` as JSON to each of vLLM's `paths` in POST requests, in order, and return the last answer.
+
+        Raises WorkerError as `ServerControl.post` does; later paths are then not called.
+        """
         answer = dict[str, Any]()
         for path in paths:
             answer = self._object(path, self._send("POST", path, body))
         return answer
 
     def flush(self) -> bool:
-        """Empty the server's prefix cache, and return whether it was emptied; False if the server is not idle."""
+        """Empty the server's prefix cache, and return whether it was emptied; False if the server is not idle.
+
+        Raises WorkerError as `call` does.
+        """
         return self.call("/reset_prefix_cache").get("success") is True
 
     def version(self) -> str:
-        """Return the weights' version that the server reports with samples, or "None"; raises as `get` does."""
+        """Return the version of the weights that the server reports with samples, as text; "None" if it reports none.
+
+        Raises WorkerError as `get` does.
+        """
         return str(self.get("/weight_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:
         """Set the version of the weights that the server reports with samples from now on.
 
-        Running requests continue, and report this version for their remaining tokens.
+        Running requests continue, and report this version for their remaining tokens. Raises WorkerError as `call`
+        does.
         """
         self.call("/update_weight_version", new_version=version)
 

@@ -29,7 +29,7 @@ class ByCall(ByMemory):
     def deliver(self, controls: Sequence[ServerControl]) -> None:
         """Send each bucket of weights to every server, which loads it before it answers.
 
-        Raises WorkerError if a server is not on a CPU, or does not take a bucket.
+        Raises WorkerError if a server is not on a CPU, or does not load a bucket.
         """
         from safetensors.torch import save
 
@@ -118,7 +118,7 @@ class Vllm(ServerEngine):
         return [str(folder), *switches, *(str(part) for pair in options.items() for part in pair)]
 
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Return the environment variables by name that only vLLM needs; `host` is the address of the server."""
+        """Return the environment variables, by name, that only vLLM needs; `host` is the address of the server."""
         variables = {
             "VLLM_SERVER_DEV_MODE": "1",  # for the calls that pause, sleep and take weights; our guard asks for a key
             "VLLM_NO_USAGE_STATS": "1",
@@ -154,7 +154,10 @@ class Vllm(ServerEngine):
         return "disk" if shared else "group"
 
     def ready(self, control: VllmControl, version: int) -> None:
-        """Set the version of the weights that the server reports with samples to `version`."""
+        """Set the version of the weights that the server reports with samples to `version`.
+
+        Raises WorkerError if the server is not reached, refuses, or takes too long.
+        """
         control.stamp(str(version))
 
 

@@ -27,8 +27,8 @@ Asgi = Callable[[Any, Any, Any], Any]
 def key_middleware(key: str, admin_key: str) -> type:
     """Return an ASGI middleware class that refuses requests without the right key, with status 401.
 
-    Requests for samples need `key`, health checks need none, and all others, which can change the server, need
-    `admin_key`. vLLM itself checks keys only on the paths of samples.
+    Requests for samples, and for the versions of vLLM and of the weights, need `key`; health checks need none; all
+    others, which can change the server, need `admin_key`. vLLM itself checks keys only on the paths of samples.
     """
 
     class Guard:

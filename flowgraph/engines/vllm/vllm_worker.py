@@ -54,7 +54,10 @@ class Weights:
 
     @errors_as_results
     def flowgraph_begin_weight_update(self) -> None:
-        """Begin an update: prepare the model for weights in the format of its files, and drop old records."""
+        """Begin an update: prepare the model for weights in the format of its files, and drop old records.
+
+        Returns {}, or {"failed": text} after an error.
+        """
         self._begin()
 
     def _begin(self) -> None:
@@ -66,7 +69,10 @@ class Weights:
 
     @errors_as_results
     def flowgraph_end_weight_update(self) -> None:
-        """End an update: convert the loaded weights to the format of the kernels."""
+        """End an update: convert the loaded weights to the format of the kernels.
+
+        Returns {}, or {"failed": text} after an error.
+        """
         self._end()
 
     def _end(self) -> None:
@@ -77,7 +83,11 @@ class Weights:
 
     @errors_as_results
     def flowgraph_update_weights_from_disk(self, model_path: str, flush_cache: bool = False) -> None:
-        """Load all weights from a folder's safetensors files, as a complete update; `flush_cache` is ignored."""
+        """Run a complete update, from begin to end, with all weights in the safetensors files of a folder.
+
+        Returns {}, or {"failed": text} after an error, for example if the folder `model_path` has no such files.
+        `flush_cache` is ignored.
+        """
         self._begin()
         try:
             self._load(_in_folder(Path(model_path)))
@@ -86,7 +96,10 @@ class Weights:
 
     @errors_as_results
     def flowgraph_update_weights_from_tensor(self, tensors: str, flush_cache: bool = False) -> None:
-        """Load weights from `tensors`, the bytes of a safetensors file in base 64; `flush_cache` is ignored."""
+        """Load weights from `tensors`, the bytes of a safetensors file in base 64; `flush_cache` is ignored.
+
+        Returns {}, or {"failed": text} after an error.
+        """
         from safetensors.torch import load
 
         self._load(load(base64.b64decode(tensors)).items())
@@ -98,7 +111,8 @@ class Weights:
         """Join the sender's process group `group_name`, in addition to the groups of vLLM.
 
         The group has `world_size` members, and its store is at `master_address` and `master_port`. The rank of this
-        worker there is `rank_offset` plus its rank in the server. Fails if the members do not meet within 30 seconds.
+        worker there is `rank_offset` plus its rank in the server. Returns {}, or {"failed": text} after an error, for
+        example if the members do not meet within 30 seconds.
         """
         import torch.distributed
         import torch.distributed.distributed_c10d as c10d
@@ -118,7 +132,10 @@ class Weights:
     def flowgraph_update_weights_from_distributed(
         self, names: Sequence[str], dtypes: Sequence[str], shapes: Sequence[Sequence[int]], group_name: str, **_: Any
     ) -> None:
-        """Receive tensors with these names, dtypes and shapes, in order, from rank 0 of the group, and load them."""
+        """Receive tensors with these names, dtypes and shapes, in order, from rank 0 of the group, and load them.
+
+        Returns {}, or {"failed": text} after an error. Other arguments are ignored.
+        """
         import torch
         import torch.distributed
 
@@ -134,7 +151,10 @@ class Weights:
 
     @errors_as_results
     def flowgraph_destroy_weights_update_group(self, group_name: str) -> None:
-        """Leave and destroy a process group that this worker has joined."""
+        """Leave and destroy a process group that this worker has joined.
+
+        Returns {}, or {"failed": text} after an error, for example if this worker has not joined the group.
+        """
         import torch.distributed
 
         torch.distributed.destroy_process_group(_state(self).pop(group_name))
@@ -153,7 +173,11 @@ class Weights:
 
     @errors_as_results
     def flowgraph_weights_checker(self, action: str) -> dict[str, Any]:
-        """Return {"checksums": …} of the last update's weights, by the engine's names; `action` is ignored."""
+        """Return {"checksums": …}, the checksum of each tensor of the last update by the engine's name.
+
+        On a GPU, the checksum of a matrix covers only its first row. The dictionary is empty before the first update.
+        `action` is ignored.
+        """
         return {"checksums": _state(self).get("sums", {})}
 
     @errors_as_results

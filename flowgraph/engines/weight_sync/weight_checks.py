@@ -84,9 +84,12 @@ class WeightChecks:
     def compare(self, controls: Sequence[ServerControl]) -> None:
         """Raise WorkerError if a server has other weights than `watch` recorded, or if two replicas differ.
 
-        Replicas with the tensor-parallel degree of the first are compared with the first. The error names the servers
-        and up to three wrong tensors. Also raises WorkerError if a server cannot be asked, or, where whole tensors are
-        compared, if a server knows none of the recorded names.
+        Whole tensors are compared by checksum if all servers run on a CPU, with whole weights in a known precision, and
+        in tried versions of the engine. Otherwise only the starts of up to three rows are compared, if the server
+        returns them by name, so that a difference can go unnoticed. Replicas with the tensor-parallel degree of the
+        first are compared with the first. The error names the servers and up to three wrong tensors. Also raises
+        WorkerError if a server cannot be asked, or, where whole tensors are compared, if a server knows none of the
+        recorded names.
         """
         checksums = [_checksums(control) for control in controls]
         for control, sums in zip(controls, checksums, strict=True):

@@ -50,7 +50,7 @@ class WeightTransport(ABC):
     _buckets: Iterable[Bucket] = ()
 
     def stage(self, buckets: Iterable[Bucket]) -> None:
-        """Store the weights of an update, in buckets of bounded size, before the servers are paused."""
+        """Store an iterable of buckets of weights for `deliver`; it is called before the servers are paused."""
         self._buckets = buckets
 
     @abstractmethod
@@ -209,8 +209,8 @@ class ByGroup(WeightTransport):
         """Broadcast each bucket of weights to all servers; the first call forms the process group.
 
         Raises WorkerError if the group cannot be formed, or if a server refuses or takes longer than the time limit; a
-        refusal is raised without waiting for the limit. After an error the group is aborted, and the next call forms
-        another.
+        refusal is raised without waiting for the limit. Raises OSError if this machine does not have the group's
+        address. After an error the group is aborted, and the next call forms another.
         """
         if self._group is None:
             self._open(controls)

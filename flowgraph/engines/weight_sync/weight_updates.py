@@ -79,9 +79,10 @@ class WeightUpdates:
         """Replace the weights of every server by `weights`, and set the version that servers report to `version`.
 
         Servers are paused during the update, and resume afterwards, also after an error. If an error occurs when all
-        are paused, the servers that still answer report the version INCOMPLETE. Raises WorkerError if weights do not
-        fit or cannot be written, or if a server is not reached, refuses, takes too long, or has other weights
-        afterwards; and ModelError as `WeightChecks` does.
+        are paused, the servers that still answer report the version "incomplete", so that their samples are refused.
+        Raises WorkerError if weights do not fit or cannot be written, or if a server is not reached, refuses, takes too
+        long, or has other weights afterwards; and ModelError if the servers' model folder can be read but has invalid
+        weight files.
         """
         checks = WeightChecks(self.doors)
         with self._controls() as controls:

@@ -123,7 +123,7 @@ class Decoder(BaseModel, ABC):
 
     @property
     def head_size(self) -> int:
-        """Return the width of a query in one attention head: from config.json, or the family's default."""
+        """Return the width of a query in one head: `head_dim`, the family's default, or else hidden width / heads."""
         return self.head_dim or self.default_head_dim or self.hidden_size // self.num_attention_heads
 
     @property
@@ -184,7 +184,10 @@ class Decoder(BaseModel, ABC):
         return Experts()
 
     def windowed(self) -> int:
-        """Return the number of layers with an attention window shorter than the number of positions; 0 without one."""
+        """Return the number of layers with an attention window; 0 if it is not shorter than the number of positions.
+
+        If the number of positions is unknown, every window counts. The result is also 0 if config.json has no window.
+        """
         if self.sliding_window is None or self.sliding_window >= (self.max_position_embeddings or inf):
             return 0
         if self.layer_types is not None:
@@ -195,7 +198,10 @@ class Decoder(BaseModel, ABC):
         return self.windows == "all" or (self.windows == "even" and layer % 2 == 0)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers in up to two groups: those with full attention, then those with a window."""
+        """Return the sizes of up to two groups of layers: those with full attention, then those with a window.
+
+        A group without layers is left out.
+        """
         windowed, sizes = self.windowed(), (self.num_attention_heads, self.kv_heads, self.head_size)
         full = grouped_query_attention(self.num_hidden_layers - windowed, *sizes)
         return nonempty(full, grouped_query_attention(windowed, *sizes, window=self.sliding_window))

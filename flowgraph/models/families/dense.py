@@ -56,7 +56,10 @@ class Qwen2(Gated):
     sliding_window: int | None = 4096
 
     def windowed(self) -> int:
-        """Return the number of layers that have a window; 0 unless config.json sets `use_sliding_window`."""
+        """Return the number of layers with an attention window; 0 unless config.json sets `use_sliding_window`.
+
+        It is also 0 if the window is not shorter than the number of positions.
+        """
         return super().windowed() if self.use_sliding_window else 0
 
     def _has_window(self, layer: int) -> bool:
@@ -159,7 +162,10 @@ class LlamaNemotron(Decoder):
         return sum((*attentions, *mlps), self._ends())
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers, grouped by their number of KV heads, in the order of their first layers."""
+        """Return the sizes of the attention layers, grouped by their number of key-value heads.
+
+        Groups are in the order of their first layers. Layers without attention are left out.
+        """
         heads, size = self.num_attention_heads, self.head_size
         return tuple(
             grouped_query_attention(layers, heads, kv_heads, size)

@@ -70,7 +70,10 @@ class DeltaNet(Decoder):
         return qkv + linear(self.queries, hidden, bias=bias) + vector(2 * self.head_size)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers, and the delta-network layers with their states; empty groups are left out."""
+        """Return the sizes of up to two groups of layers: those with full attention, then the delta networks.
+
+        A delta network has a recurrent state of fixed size instead of a cache. A group without layers is left out.
+        """
         # For each token and head, a delta network decays the state [key, value], reads it with the key, adds an outer
         # product, and reads it with the query.
         delta, matrices = self._delta_layers, self._values * self.linear_key_head_dim
@@ -162,7 +165,11 @@ class NemotronH(Sparse):
         return matrix(hidden, self.num_experts) + plain_mlp(hidden, self._shared_width(), bias=bias) + latent
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers, and the Mamba-2 layers with their states; empty groups are left out."""
+        """Return the sizes of up to two groups of layers: those with full attention, then the Mamba-2 layers.
+
+        A Mamba-2 layer has a recurrent state of fixed size instead of a cache. A group without layers is left out, as
+        are layers that are an MLP or experts.
+        """
         # For each token, Mamba-2 adds an outer product to the state, and reads it once.
         count, state = self.hybrid_override_pattern.count, self._inner * self.ssm_state_size
         full = grouped_query_attention(count("*"), self.num_attention_heads, self.kv_heads, self.head_size)

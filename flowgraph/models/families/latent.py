@@ -48,7 +48,10 @@ class Latent(SharedExperts):
         return queries + down + up + linear(heads * self.v_head_dim, hidden, bias=bias)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers, each with a cache of one latent vector and a rotated part per token."""
+        """Return the sizes of the attention layers, as one group of all layers.
+
+        The cache of a layer has one latent vector and one rotated part for each token.
+        """
         return (Attention(self.num_hidden_layers, self._products, self._cached),)
 
 
@@ -80,7 +83,11 @@ class Indexed(Latent):
         return self.num_hidden_layers if self.indexer_types is None else self.indexer_types.count("full")
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention layers with an index, and then those that share another layer's selection, if any."""
+        """Return the sizes of up to two groups of layers: those with an index, then those that share a selection.
+
+        An index selects the tokens that are attended to, and the other layers use the selection of such a layer. A
+        group without layers is left out.
+        """
         layers, scan = self._indexes(), self.index_n_heads * self.index_head_dim
         searching = Attention(
             layers, self._products, self._cached + self.index_head_dim, picks=self.index_topk, scan=scan
@@ -155,7 +162,11 @@ class DeepseekV4(SharedExperts):
         return total
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the attention of all layers: first the windows, then the compressed caches, by ascending ratio."""
+        """Return the sizes of attention in groups: the windows of all layers, then the caches of each compression.
+
+        Compressed caches are grouped by how many tokens share an entry, in ascending order. A layer with such a cache
+        is in two groups, because it has a window too.
+        """
         ratios, size, index = self._ratios(), self.head_size, self.index_head_dim
         products, scan = 2 * self.num_attention_heads * size, self.index_n_heads * index
         mixers = [Attention(len(ratios), products, size, self.sliding_window)]

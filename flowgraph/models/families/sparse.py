@@ -139,7 +139,10 @@ class Qwen2Moe(BiasedAttention, QwenSharedMoe):
     sliding_window: int | None = 4096
 
     def windowed(self) -> int:
-        """Return the number of layers that have a window; 0 unless config.json sets `use_sliding_window`."""
+        """Return the number of layers with an attention window; 0 unless config.json sets `use_sliding_window`.
+
+        It is also 0 if the window is not shorter than the number of positions.
+        """
         return super().windowed() if self.use_sliding_window else 0
 
     def _has_window(self, layer: int) -> bool:

@@ -128,10 +128,12 @@ class Measures:
         self._tasks.append(meter.measured)
 
     def split(self, task: Run, ends_s: Mapping[int, float]) -> None:
-        """Replace the last measurement, of a task that handed out chunks, by one for each chunk; else do nothing.
+        """Replace the last measurement, of a task that handed out chunks, by one for each chunk.
 
-        `ends_s` has the time at which each chunk had finished, in seconds since the epoch; chunks that are left out
-        took no time. Bytes are those of the first chunk, and all have the peak memory of the whole.
+        Nothing is done for a task without chunks, or one that reads them. `ends_s` has the time at which each chunk had
+        finished, in seconds since the epoch. A chunk that it lacks took no time, except that the last lasts until the
+        end of the task. The first chunk has the bytes of the whole task and the others none, and all have the peak
+        memory of the whole.
         """
         if task.chunk is None or not task.hands_out:
             return

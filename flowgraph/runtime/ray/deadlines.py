@@ -47,8 +47,9 @@ class Deadlines:
         """Return how long a task may take, in seconds.
 
         `task` is the names of its nodes, such as `score, group_normalize`. The limit is `floor_s` plus 20 times the
-        forecast or the longest time so far, whichever is larger; `unknown_s` if neither is known. In a replay, a task
-        that lacks its recorded nodes has the limit of the whole task.
+        forecast or the longest time so far, whichever is larger; `unknown_s` if neither is known. The forecast is the
+        sum of those of all tasks that have one of these nodes: in a replay, a task that lacks its recorded nodes has
+        the limit of the whole task.
 
         >>> deadlines = Deadlines({"policy.generate": 30.0, "ref.logprobs, ref.entropy": 10.0})
         >>> deadlines.limit_s("policy.generate"), deadlines.limit_s("ref.entropy")

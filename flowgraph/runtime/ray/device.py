@@ -26,25 +26,23 @@ from flowgraph.language.graph import Graph
 from flowgraph.language.handle import Ranks, SingleRank
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.lowering.program import Home, Run, Switch, Sync, results_given
+from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.runtime import scratch as scratches
-from flowgraph.runtime.batch import from_table, select, to_table
+from flowgraph.runtime.batch import from_table, select
 from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, stream_full_weights, to_wire
-from flowgraph.runtime.join_chunks import with_terms
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.places import DiskVerb, ReadVersions
 from flowgraph.runtime.ray.mailbox import Mailbox
 from flowgraph.runtime.ray.stack_dump import thread_stacks, write_on_signal
+from flowgraph.runtime.ray.task_tables import Shards, chunk_tables, empty_tables, result_tables
 from flowgraph.runtime.row_identity import (
     StoredValue,
     balanced_shares,
     ids_in,
     join_shards,
-    lengths_for,
     rows_of_rank,
     split_guide,
-    with_ids,
 )
 from flowgraph.runtime.serving import ServerPlace, Servers, engine_of
 from flowgraph.runtime.worker import DeviceWorker, NodeResults
@@ -53,8 +51,8 @@ from flowgraph.serialize.graph import from_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Shards = Sequence[tuple[int, bool]]
-"""For each value that a task reads: the number of its tables, and whether their rows are this rank's already."""
+GroupReport = tuple[int, int, Observations]
+"""A group that has finished: the step of its prompt, the id of the prompt, and what was observed of the group."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +153,9 @@ class RankActor:
     ) -> LoadedModels:
         """Connect to the pool's other ranks, load the weights of this device's homes, and return facts by parameter.
 
-        All ranks of the pool must call it if `meeting`, a file or TCP address where ranks connect, is not None; a rank
-        waits at most `limit_s` seconds for the others. Homes on inference servers are not loaded here. Raises FlowError
-        as `Flows.read` does, and ModelError if a model cannot be loaded.
+        A home is one copy of a model's weights. All ranks of the pool must call it if `meeting`, a file or TCP address
+        where ranks connect, is not None; a rank waits at most `limit_s` seconds for the others. Homes on inference
+        servers are not loaded here. Raises FlowError as `Flows.read` does, and ModelError if a model cannot be loaded.
         """
         seat = self.seat
         assert seat is not None, "a host process hosts no weights"
@@ -185,7 +183,8 @@ class RankActor:
         """Start the server of the replica `place` as a child of this process, and return its address and keys.
 
         The server's files are in a folder in `scratch`, or in a new scratch folder if `scratch` is on another machine.
-        The server may take `limit_s` seconds to start. Raises LawError and WorkerError as `Servers.start` does.
+        The server may take `limit_s` seconds to start; the first call sets this for all. Raises LawError, ModelError
+        and WorkerError as `Servers.start` does.
         """
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
@@ -200,7 +199,8 @@ class RankActor:
     def attach(self, home: Home, doors: Sequence[Any]) -> LoadedModels:
         """Create the handle that sends requests to all servers of a home, and return facts about the loaded model.
 
-        Call it on the actor that started the home's first server.
+        Call it on the actor that started the home's first server. The facts are those of `Servers.facts`, by parameter.
+        Raises ModelError if the model cannot be loaded.
         """
         assert self.servers is not None, "the first server of a home is a child of its first device"
         self.handles[home] = self.servers.handle(home, doors)
@@ -215,7 +215,10 @@ class RankActor:
             scratches.remove(self.servers.scratch)
 
     def read(self) -> None:
-        """Load the flows of the run in this process; later calls do nothing. Raises FlowError as `Flows.read` does."""
+        """Load the flows of the run in this process; later calls do nothing.
+
+        The process then also writes its stacks when it receives SIGUSR2. Raises FlowError as `Flows.read` does.
+        """
         if not self.workers:
             write_on_signal()
             self.workers = [DeviceWorker(graph, self.handles) for graph in self.flows.read()]
@@ -228,60 +231,77 @@ class RankActor:
         `graph` is the index of the graph in the run; `versions` are the versions of the models that the task reads;
         `key` contains the seed and the step. `tables` are the tables of all inputs in order; for each input, `shards`
         has their number, and whether their rows are this rank's already. What follows the tables is ignored: Ray has
-        waited for it. Of ranks that share their rows, only the first returns metrics. A FlowError gets notes with the
-        nodes, device and step, and the line of the flow.
+        waited for it. Of ranks that share their rows, only the first returns metrics. A FlowError gets a note with the
+        nodes, device and step, and, if it has no place, the line of the flow.
 
         A task that hands out chunks samples all of them; `handed` returns one as soon as it has finished. A task on a
-        chunk without groups returns tables without columns.
+        chunk without groups returns tables without columns. Of a task by group, `finished` returns the groups, and this
+        only the observations.
         """
         self.read()
         worker, seat = self.workers[graph], self.seat
         process = f"{seat.pool}-{seat.rank}" if seat is not None else f"host-{os.getpid()}"
         flies = task.home is not None and task.home.in_flight  # beside another: only one can be profiled
         profile = (NO_PROFILES if flies else self.profiles).of(key.step, f"{process}-{'-'.join(task.nodes)}")
-        if task.streamed and not any(table.num_columns for table in _chunk_tables(task, shards, tables)):
+        if task.streamed and not any(table.num_columns for table in chunk_tables(task, shards, tables)):
             return *empty_tables(worker, task), Observations()
-        posts = task.hands_out and (seat is None or task.home is None or leads_row_group(task.home, seat.rank))
+        gives = task.hands_out or task.by_group
+        posts = gives and (seat is None or task.home is None or leads_row_group(task.home, seat.rank))
         batch, ends_s = (graph, task.nodes, key.step), dict[int, float]()
 
         def give(index: int, rows: NodeResults) -> None:
             ends_s[index] = time.time()
-            if posts:
-                self.mailbox.give(batch, index, _tables(task, rows))
+            if posts and task.by_group:
+                ((stored,), (table,)) = rows.values.values(), result_tables(task, rows)
+                self.mailbox.post((table, (key.step, int(stored.ids["#group"][0]), rows.observed)))
+            elif posts:
+                self.mailbox.give(batch, index, result_tables(task, rows))
 
         try:
             with self.measures.of(task, worker.graph) as meter, profile:
                 meter.reads(*tables)
                 inputs = self._inputs(worker, task, shards, tables)
-                ran = worker.run(task, inputs, versions, key, give if task.hands_out else None)
-                results = _tables(task, ran)
+                ran = worker.run(task, inputs, versions, key, give if gives else None)
+                results = [] if task.by_group else result_tables(task, ran)
                 meter.gives(*results[: len(ran.values)])
             self.measures.split(task, ends_s)
         except BaseException as error:
-            if posts:
+            if isinstance(error, FlowError):
+                error.where = error.where or worker.line_of(task)
+                where = f"as {task.role} on {seat}" if seat is not None else "on the host"
+                error.notes = (*error.notes, f"in {', '.join(task.nodes)} {where}, step {key.step}")
+            if posts and task.by_group:
+                self.mailbox.post(error)
+            elif posts:
                 self.mailbox.end(batch, error)
-            if not isinstance(error, FlowError):
-                raise
-            error.where = error.where or worker.line_of(task)
-            where = f"as {task.role} on {seat}" if seat is not None else "on the host"
-            error.notes = (*error.notes, f"in {', '.join(task.nodes)} {where}, step {key.step}")
             raise
         if seat is not None and task.home is not None and not leads_row_group(task.home, seat.rank):
             ran.observed.sums.clear()
         ran.observed.measured += self.measures.drained()
-        if posts:
+        if posts and not task.by_group:
             self.mailbox.end(batch)
         return *results, ran.observed
 
     def handed(self, graph: int, task: Run, key: Key) -> tuple[Any, ...]:
-        """Return the tables of a chunk that `run` hands out, as `run` returns those of all rows, once it has finished.
+        """Wait for a chunk of a task that `run` is sampling, and return its tables in the order of `run`.
 
-        Raises the error of `run`.
+        Empty observations follow the tables. The last chunk is returned when the task has ended. The tables have no
+        columns if the task has ended without this chunk. Raises the error of `run`, unless the chunk had finished
+        before.
         """
         self.read()
         assert task.chunk is not None, "a chunk is handed out"
         tables = self.mailbox.take((graph, task.nodes, key.step), task.chunk.index, last=task.chunk.is_last)
         return *(tables or empty_tables(self.workers[graph], task)), Observations()
+
+    def finished(self, *, wait: bool = True) -> tuple[pa.Table | None, GroupReport | None]:
+        """Wait for the next group that a task by group samples, and return its table, and which group it is.
+
+        If `wait` is False, returns at once, and both are None if no group has finished. Raises the error of such a
+        task.
+        """
+        group: tuple[pa.Table, GroupReport] | None = self.mailbox.next_group(wait=wait)
+        return group or (None, None)
 
     def _inputs(
         self, worker: DeviceWorker, task: Run, shards: Shards, tables: Sequence[pa.Table]
@@ -312,7 +332,8 @@ class RankActor:
     def sync(self, task: Sync, version: int) -> None:
         """Copy weights of version `version` from the source home of `task` to its target, in this process.
 
-        Call it on every rank of the source, since gathering the weights needs all of them.
+        Call it on every rank of the source, since gathering the weights needs all of them; a process without the target
+        only takes part in that.
         """
         with self.measures.of(task) as meter:
             weights = self.handles[task.source].weights()
@@ -339,9 +360,10 @@ class RankActor:
                 pass
 
     def took(self, home: Home, version: int, *after: Any) -> None:
-        """Set the weight version of a home on inference servers, after the weights were sent.
+        """Record, in this process only, the version of the weights that a home's inference servers have received.
 
-        Ray waits for the results in `after` before it makes this call.
+        Nothing is sent to the servers: `send` has set their version. Ray waits for the results in `after` before it
+        makes this call.
         """
         self.handles[home].version = version
 
@@ -389,38 +411,6 @@ class RankActor:
         getattr(self.handles[home], verb)(folder)
         if version is not None:
             self.handles[home].version = version
-
-
-def table_with_ids(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
-    """Return a stored value as a table, with the ids of its rows as columns. Raises LawError as `to_table` does.
-
-    `inputs` are the inputs of the node that computed the value; their lengths determine how many tokens of each row are
-    kept.
-    """
-    return with_ids(to_table(stored.value, lengths_for(stored.value, inputs)), stored.ids)
-
-
-def _tables(task: Run, rows: NodeResults) -> list[pa.Table]:
-    """Return a table for each result of a task, and one for each of the parts that it sends."""
-    tables = {
-        name: with_terms(table_with_ids(stored, rows.inputs[name]), stored.terms)
-        for name, stored in rows.values.items()
-    }
-    return [*tables.values(), *(select(tables[name], parts) for name, parts in task.sends)]
-
-
-def empty_tables(worker: DeviceWorker, task: Run) -> list[pa.Table]:
-    """Return as many tables without columns as a task has results and sends: it made them of a chunk without groups."""
-    import pyarrow as pa
-
-    nodes = {node.name: node for node in worker.graph.nodes}
-    return [pa.table({})] * (sum(1 for _ in results_given(task, nodes)) + len(task.sends))
-
-
-def _chunk_tables(task: Run, shards: Shards, tables: Sequence[pa.Table]) -> list[pa.Table]:
-    waiting = iter(tables)
-    pieces = {name: list(islice(waiting, number)) for name, (number, _) in zip(task.reads, shards, strict=True)}
-    return [piece for name in task.streamed for piece in pieces[name]]
 
 
 def leads_row_group(home: Home, member: int) -> bool:

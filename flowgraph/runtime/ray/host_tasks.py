@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.language.region import Observations
 from flowgraph.lowering.program import Join
 from flowgraph.runtime.batch import write_rows
+from flowgraph.runtime.finished_groups import Pick, picked_table
 from flowgraph.runtime.join_chunks import joined_table
 from flowgraph.runtime.measure.measured_task import about_task, measuring
 from flowgraph.runtime.places import RowSource
-from flowgraph.runtime.ray.device import Flows, RankActor, table_with_ids
+from flowgraph.runtime.ray.device import Flows, RankActor
+from flowgraph.runtime.ray.task_tables import table_with_ids
 from flowgraph.runtime.row_identity import IDS, StoredValue, join_shards
 
 if TYPE_CHECKING:
@@ -24,9 +26,11 @@ if TYPE_CHECKING:
 
 
 def join_chunk_tables(task: Join, counts: Sequence[int], *tables: pa.Table) -> tuple[pa.Table, Observations]:
-    """Join the tables of the chunks of a value; the last of `counts` is the number of tables of what orders the rows.
+    """Join the tables of a value's chunks into one, and return it with the metrics that are those of the whole batch.
 
-    Returns the table, and the metrics that are those of the whole batch. Raises the errors of `joined_table`.
+    `tables` are those of one chunk after another, then those of the value that has the order of the rows; `counts` has
+    the number of tables of each. The returned observations also have the measured time of this task. Raises the errors
+    of `joined_table`.
     """
     parts = iter(tables)
     *chunks, like = [list(islice(parts, count)) for count in counts]
@@ -38,13 +42,24 @@ def join_chunk_tables(task: Join, counts: Sequence[int], *tables: pa.Table) -> t
     return joined, observed
 
 
+def pick_tables(picks: Sequence[Pick], groups: Sequence[str], name: str, *tables: pa.Table) -> pa.Table:
+    """Return a table with the picked rows of each table, in order; the arguments are those of `picked_table`.
+
+    Raises LawError as `picked_table` does.
+    """
+    return picked_table(tables, picks, groups, name)
+
+
 def read_source(source: RowSource, step: int) -> pa.Table:
     """Return the rows of step `step` from a source as a table with the rows' ids."""
     return table_with_ids(StoredValue.of(source.batch(step)))
 
 
 def keep_tables(path: Path, *tables: pa.Table) -> None:
-    """Join the tables of one value, each from one rank, and write them with the row ids to the Arrow file `path`."""
+    """Join the tables of one value, each from one rank, and write them with the row ids to the Arrow file `path`.
+
+    An existing file is replaced. Raises LawError if the ranks return different scalars, and OSError if writing fails.
+    """
     write_rows(join_shards(list(tables), path.name), path)
 
 

@@ -13,16 +13,26 @@ from flowgraph.cluster.plan import WeightsBy
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Model, Value
+from flowgraph.language.rows import leaf_paths
+from flowgraph.language.values import Group, Model, Value
 from flowgraph.lowering.program import Home, Join, Parts, Run, Sync, Transfer, results_given
 from flowgraph.lowering.project_columns import value_types
 from flowgraph.lowering.task_names import task_name
 from flowgraph.runtime.batch import read_rows
+from flowgraph.runtime.finished_groups import FinishedGroup, Pick
+from flowgraph.runtime.group_order import GroupName
 from flowgraph.runtime.hosting import LoadedModels
-from flowgraph.runtime.places import DiskVerb, ReadVersions, RowSource
+from flowgraph.runtime.places import LATER, DiskVerb, ReadVersions, RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import Flows, leads_row_group
-from flowgraph.runtime.ray.host_tasks import apply_to_tables, join_chunk_tables, keep_tables, read_source, run_on_host
+from flowgraph.runtime.ray.host_tasks import (
+    apply_to_tables,
+    join_chunk_tables,
+    keep_tables,
+    pick_tables,
+    read_source,
+    run_on_host,
+)
 from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import DeviceLocation, Spots, same_devices, weight_transport
@@ -79,6 +89,7 @@ class RayPlaces:
     _drawn: dict[str, TableReferences] = field(default_factory=dict[str, TableReferences])
     _using: dict[Home, list[Any]] = field(default_factory=dict[Home, list[Any]])
     _came: dict[Home, list[Any]] = field(default_factory=dict[Home, list[Any]])
+    _sampling: Member | None = None
 
     @property
     def members(self) -> list[Member]:
@@ -96,7 +107,7 @@ class RayPlaces:
     def read(self, source: RowSource, step: int) -> TableReferences:
         """Submit the reading of one step's rows in a host process, and return references to them.
 
-        Each source is sent to Ray once; the 8 most recent stay there.
+        A source is sent to Ray when it is first read; the last 8 that were sent stay there.
         """
         import ray
 
@@ -112,10 +123,13 @@ class RayPlaces:
     ) -> Mapping[str, TableReferences]:
         """Submit a task to each member of its home, or to a host process; return references to its results by name.
 
-        Each rank gets only its rows. The arguments are those of `Places.run`. Errors are raised by the next `finish`.
+        A home is one copy of a model's weights. Each rank computes only its rows. Of a task by group, nothing is
+        returned here: `finished` returns the groups. The arguments are those of `Places.run`. Errors are raised by the
+        next `finish`.
         """
         nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
         names = [name for name, kind in results_given(task, nodes) if not issubclass(kind, Model)]  # models stay
+        names = [] if task.by_group else names  # `finished` returns the groups
         line = next(iter(nodes.values())).at
         about = f"{task_name(task)} ({task.role or 'host'}), step {key.step}, {line}"
         home, which, returns = task.home, self.graphs.index(graph), len(names) + len(task.sends) + 1
@@ -164,6 +178,44 @@ class RayPlaces:
                 self._wait_for(leading[-1][-1], about, member, node)
         chunk_item = _references(task, [node], leading, None)[node]
         return {chunk.named(node): chunk_item} | ({node: self._drawn.pop(node)} if chunk.is_last else {})
+
+    def sample(
+        self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: ReadVersions, key: Key
+    ) -> None:
+        """Submit a task that samples the groups of a step, which `finished` returns; the step does not wait for it."""
+        assert task.home is not None, "a task that samples reads a model"
+        (self._sampling,) = self._members(task.home)
+        step, self._step = self._step, LATER
+        self.run(graph, task, items, versions, key)
+        self._step = step
+
+    def finished(self, *, wait: bool = True) -> FinishedGroup | None:
+        """Wait for the next group that finishes, of any step, and return it.
+
+        If `wait` is False, returns None if no group has finished. Raises errors of the sampling, and WorkerError as
+        `Supervisor.of_calls` does.
+        """
+        member = self._sampling
+        assert member is not None, "`sample` was called before"
+        table, report = member.actor.finished.options(num_returns=2, concurrency_group=HAND).remote(wait=wait)
+        call = PendingCall(report, f"the next group of {member.seat}", member)
+        (report,) = Supervisor(self.members, self.session.started, self.deadlines).results([call])
+        if report is None:
+            return None
+        step, prompt, observed = report
+        return FinishedGroup(GroupName(step, prompt), TableReferences((table,)), observed)
+
+    def pick(
+        self, items: Sequence[TableReferences], picks: Sequence[Pick], kind: type[Value], name: str
+    ) -> TableReferences:
+        """Submit the joining of the picked rows of each item in a host process, and return a reference to them.
+
+        Each item must have all its rows in one table. Errors are raised by the next `finish`.
+        """
+        groups = [path for path, part in leaf_paths(kind) if issubclass(part, Group)]
+        call = host_task(pick_tables).remote(list(picks), groups, name, *(item.refs[0] for item in items))
+        self._wait_for(call, f"taking groups of {name}", None)
+        return TableReferences((call,))
 
     def join(self, task: Join, chunks: Sequence[TableReferences], like: TableReferences) -> TableReferences:
         """Submit the joining of the chunks of a value, and return a reference to its rows; a host process does it."""
@@ -257,12 +309,13 @@ class RayPlaces:
     def finish(self, step: object = None) -> Observations:
         """Wait for the submitted calls of `step` and return their observations. Raises the first error of these calls.
 
-        Calls that belong to no step are waited for, too. Without a step, all calls are, and the observations of steps
-        are kept for their own `finish`.
+        Calls that belong to no step are waited for, too. What samples groups is part of the step in which it ends.
+        Without a step, all calls are waited for, and the observations of steps are kept for their own `finish`.
         """
         submitted, self._pending = self._pending, []
-        pending = [call for call in submitted if step is None or call.step in (step, None)]
-        self._pending = [call for call in submitted if step is not None and call.step not in (step, None)]
+        ended = self._ended(submitted)
+        pending = [call for call in submitted if step is None or call.step in (step, None) or call in ended]
+        self._pending = [call for call in submitted if call not in pending]
         if not self._pending:
             self._leaving.clear()
         chunks = dict[tuple[object, str, str], float]()  # the seconds of a node in one call, on its slowest rank
@@ -275,7 +328,18 @@ class RayPlaces:
                     before = chunks.get((call.step, call.about, name), 0.0)
                     longest = chunks[call.step, call.about, name] = max(before, seconds)
                     observed.seconds[name] = observed.seconds.get(name, 0.0) + longest - before
-        return self._observed.pop(step, Observations())
+        finished = self._observed.pop(step, Observations())
+        if step is not None and (sampled := self._observed.pop(LATER, None)) is not None:
+            finished.merge(sampled)
+            finished.seconds |= sampled.seconds
+        return finished
+
+    def _ended(self, calls: Sequence[PendingCall]) -> list[PendingCall]:
+        """Return the calls of those that sample groups which have ended."""
+        import ray
+
+        later = {call.ref: call for call in calls if call.step is LATER}
+        return [later[ref] for ref in ray.wait([*later], num_returns=len(later), timeout=0)[0]] if later else []
 
     def apply(self, function: Callable[..., Any], items: Sequence[TableReferences], *rest: Any) -> Callable[[], Any]:
         """Submit a call of `function(tables, *rest)` with the tables of `items` in a host process.
@@ -296,8 +360,13 @@ class RayPlaces:
         self._wait_for(host_task(keep_tables).remote(path, *item.refs), f"saving {path.name}", None)
 
     def kept(self, kind: type[Value], path: Path, parts: Parts) -> TableReferences:
-        """Return references to the rows that `keep` wrote, with all parts; a host process reads the file."""
-        return TableReferences((host_task(read_rows).remote(path),))
+        """Return references to the rows that `keep` wrote, with all parts; a host process reads the file.
+
+        The next `finish` raises the error of a file that cannot be read.
+        """
+        rows = host_task(read_rows).remote(path)
+        self._wait_for(rows, f"reading {path.name}", None)
+        return TableReferences((rows,))
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
         """Save the weights or state of a home to `folder`, or load them, on all its members; wait for all calls.

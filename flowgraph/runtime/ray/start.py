@@ -70,10 +70,12 @@ def _start_actors(
 
     homes = tuple(home for home in program.homes if home.pool == pool.name)
     groups = {"beat": 1}
-    if any(isinstance(task, Run) and task.hands_out and task.place == pool.name for task in program.tasks):
+    runs = [task for task in program.tasks if isinstance(task, Run) and task.place == pool.name]
+    if any(task.hands_out or task.by_group for task in runs):
         groups |= {HAND: 1}
     if any(home.in_flight for home in homes) and program.pipeline is not None:
-        groups |= {WEIGHTS: 1, IN_FLIGHT: program.pipeline.depth + 1}
+        steps_late = max(copy.behind for copy in program.pipeline.copies)
+        groups |= {WEIGHTS: 1, IN_FLIGHT: program.pipeline.depth + 1 + steps_late}
     actor: Any = cast("Any", ray.remote)(concurrency_groups=groups)(RankActor)
     names = dict.fromkeys(name for name, _ in pool.devices)
     strategies = {name: _reserve(program, pool, name, nodes[name], places.groups) for name in names}

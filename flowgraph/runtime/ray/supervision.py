@@ -108,9 +108,10 @@ class Supervisor:
     ) -> Iterator[tuple[PendingCall, Any]]:
         """Yield each call with its result, as soon as it is available.
 
-        Raises the FlowError of a call, and WorkerError for any other error of a call, if a process died or does not
-        respond, if all calls together take more than `limit_s` seconds (None: no limit), or if none completes for
-        longer than each call's own `limit_s`.
+        The durations of calls that have a `task` are recorded in `deadlines`. Raises the FlowError of a call, and
+        WorkerError for any other error of a call, if a process died or does not respond, or if all calls together take
+        more than `limit_s` seconds (None: no limit). It also raises WorkerError if none completes for longer than the
+        largest `limit_s` of the calls that are left, unless one of them has no limit.
         """
         import ray
 
@@ -180,9 +181,12 @@ class Supervisor:
                 raise WorkerError.died(str(member), _calls_of(member, pending), _exit_reason(error)) from error
 
     def check(self, pending: Sequence[PendingCall]) -> None:
-        """Raise WorkerError if a process, including Ray's, has ended, is stopped by a signal, or does not respond.
+        """Raise WorkerError if an actor's process has ended, is stopped by a signal, or does not respond.
 
-        Also raises the error of a failed inference server. Does not wait: later calls check the heartbeats sent now.
+        A process does not respond if it leaves a heartbeat unanswered for 12 seconds; while processes are `starting`,
+        this does not matter. The error of a failed inference server is raised, too. If Ray was started for this run,
+        its own processes are checked as well. Host processes are checked only for being stopped. Does not wait: later
+        calls check the heartbeats sent now. The error names the process's calls among `pending`.
         """
         import ray
         from ray.exceptions import RayError, RayTaskError
@@ -190,7 +194,9 @@ class Supervisor:
         children = _children()
         self._check_ray(children)
         for member in self.members:
-            ref, since = self._asked.setdefault(member, (member.ask(), time.monotonic()))
+            if member not in self._asked:
+                self._asked[member] = member.ask(), time.monotonic()
+            ref, since = self._asked[member]
             ready, _ = ray.wait([ref], timeout=0)
             if ready:
                 del self._asked[member]

@@ -140,7 +140,8 @@ class Checkpoints:
         `write` fills an empty folder; the entries that it returns are added to `state`. The folder is then hashed and
         renamed. If anything fails before that, existing checkpoints stay. Old checkpoints are removed after the new one
         has been verified by reading it. Raises OSError (ENOSPC) before writing if less space is free than the newest
-        checkpoint takes, OSError (EIO) if the new checkpoint does not match what was written, and errors of `write`.
+        checkpoint takes, OSError (EIO) if the new checkpoint, which is then renamed to `bad_…`, does not match what was
+        written, and errors of `write`.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         newest = self.oldest_first()[-1:]
@@ -173,6 +174,16 @@ class Checkpoints:
         self._remove_old(steps)
         return checkpoint
 
+    def forget_after(self, steps: int) -> None:
+        """Remove the checkpoints after more than `steps` steps: a run that repeats these steps writes them again.
+
+        All temporary folders are removed, too.
+        """
+        for checkpoint in reversed(self.oldest_first()):
+            if checkpoint.steps > steps:
+                _set_aside(checkpoint.path, "tmp_old")
+        self.sweep()
+
     def _remove_old(self, steps: int) -> None:
         best = self.best()
         staying = {self.extendable} - {0} | ({best.steps} if best is not None else set())
@@ -183,7 +194,10 @@ class Checkpoints:
         self.sweep()
 
     def best(self) -> BestFacts | None:
-        """Return which checkpoint is the best and by which metric; None if it was removed or `best.json` lacks it."""
+        """Return which checkpoint is the best and by which metric, according to `best.json`.
+
+        None if that file is missing, unreadable or invalid, or if the checkpoint that it names does not exist.
+        """
         try:
             best = json_as(BestFacts, read_bytes(self.folder / BEST))
         except (OSError, ValueError):
@@ -191,9 +205,9 @@ class Checkpoints:
         return best if any(checkpoint.steps == best.steps for checkpoint in self.oldest_first()) else None
 
     def mark_best(self, best: BestFacts) -> None:
-        """Make an existing checkpoint the best one, in one rename; the previous best may be removed.
+        """Make an existing checkpoint the best one, in one rename, and remove those that need not be kept any longer.
 
-        Raises OSError if the disk refuses to write it.
+        The previous best can be one of those. Raises OSError if the disk refuses to write `best.json`.
         """
         draft = self.folder / f"tmp_{BEST}"
         draft.write_text(best.model_dump_json() + "\n", "utf-8")
@@ -302,8 +316,8 @@ class Saver:
         """Make the checkpoint after `steps` steps the best one if its `metric` is higher than that of the best so far.
 
         `metrics` are those of the check; without `metric` or if it is NaN, nothing is done. Of equal values the first
-        is best. The checkpoint is written if it does not exist, and `export` is called. A fault of the disk is reported
-        with `say`; other errors are raised.
+        is best; a best by another metric does not count. The checkpoint is written if it does not exist, and `export`
+        is called. A fault of the disk is reported with `say`; other errors are raised.
         """
         best, value = self.checkpoints.best(), metrics.get(self.metric, math.nan)
         if not value > (best.value if best is not None and best.metric == self.metric else -math.inf):

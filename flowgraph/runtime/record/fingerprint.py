@@ -33,14 +33,17 @@ def fingerprint(plan: Plan, threads: int) -> dict[str, str]:
 
 
 def layouts_text(plan: Plan) -> str:
-    """Return a line with the engine, layout and staleness of each role of a plan, sorted, and the kinds of devices."""
+    """Return a line with the engine, layout and staleness settings of each role of a plan, and the kinds of devices.
+
+    A role is one use of a model, such as `policy.sample`; roles are sorted by name.
+    """
     kinds = ", ".join(sorted({device.kind for device in plan.used()}))
     roles = (" ".join([r.role, r.engine, str(r.layout), r.late]).strip() for r in plan.placed)
     return f"{'; '.join(sorted(roles))} on {kinds}"
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return a line of text for each entry in which two fingerprints differ; a missing entry is `none`.
+    """Return a line of text for each entry in which two fingerprints differ; a missing or empty entry is `none`.
 
     >>> differences({"torch": "2.11.0", "cpu": "AVX2"}, {"torch": "2.12.0", "cpu": "AVX2"})
     ['torch was 2.11.0, is 2.12.0']
@@ -56,8 +59,8 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 def resume_promise(plan: Plan, changed: bool = False) -> Promise:
     """Return how closely a resumed run repeats an uninterrupted one: "bitwise", "1e-5" or "statistical".
 
-    It is "statistical" if the plan has inference servers or GPUs, or rows in flight. Otherwise it is "1e-5" if
-    `changed`, which means that the software or the machine is not the same as before.
+    It is "statistical" if `irreproducible_parts` returns any. Otherwise it is "1e-5" if `changed`, which means that the
+    software or the machine is not the same as before.
     """
     if irreproducible_parts(plan):
         return "statistical"
@@ -65,7 +68,12 @@ def resume_promise(plan: Plan, changed: bool = False) -> Promise:
 
 
 def irreproducible_parts(plan: Plan) -> list[str]:
-    """Return the parts of a plan that do not repeat to the bit, as text: roles on servers or in flight, and GPUs."""
+    """Return the parts of a plan whose results do not repeat to the bit, as text; empty if there are none.
+
+    They are each role (use of a model) on inference servers, each role that goes on sampling while new weights arrive
+    ("in flight" or "ready"; listed again if it is on servers), and `GPUs` if the plan uses any.
+    """
     served = [f"{role.role} on {role.engine}" for role in plan.placed if is_server(role.engine)]
-    served += [f"{role.role} in flight" for role in plan.placed if role.running.contract == "in_flight"]
+    contracts = {"in_flight": "in flight", "ready": "ready"}
+    served += [f"{r.role} {contracts[r.running.contract]}" for r in plan.placed if r.running.contract in contracts]
     return served + (["GPUs"] if any(device.kind == "gpu" for device in plan.used()) else [])

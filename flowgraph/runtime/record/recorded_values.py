@@ -28,19 +28,21 @@ def rollout_nodes(graph: Graph) -> list[Node]:
 
 
 def row_values(graph: Graph, node: Node) -> dict[str, str]:
-    """Return the types, as text, of values with one entry per row, such as scores, by the name of their node.
+    """Return the types of values with one entry per row, such as scores, by the name of the node that computes each.
 
-    Only values that are computed from the rollout of `node` alone, by nodes with one result, are returned.
+    The types of a value are a text: class names from the most specific, separated by spaces. Only the values of nodes
+    with one result are returned whose inputs from nodes all derive from the rollout of `node`.
     """
     readers = (reader for reader in _readers(graph, node) if len(reader.returns) == 1)
     return {reader.name: _types(reader.returns[0]) for reader in readers if reader.returns[0].kind is Kind.ROW}
 
 
 def token_values(graph: Graph, node: Node) -> dict[str, str]:
-    """Return the types, as text, of values with one entry per token, such as another model's log-probs, by name.
+    """Return the types of values with one entry per token, such as another model's log-probs, by name.
 
-    A name is that of the node that computes the value, or `NODE.INDEX` if it has several results. Only values that are
-    computed from the rollout of `node` alone are returned.
+    The types are text as in `row_values`. A name is that of the node that computes the value, or `NODE.INDEX` if it has
+    several results. Only the values of nodes whose inputs from nodes all derive from the rollout of `node` are
+    returned, and none of a node that also returns a record.
     """
     results = (result for reader in _readers(graph, node) for result in typed_results(reader))
     return {name: _types(kind) for name, kind in results if kind.kind is Kind.TOKEN}
@@ -67,9 +69,10 @@ def with_values(
 
     `values` are tables of one value each, and `names` are the names of the nodes that computed them. `types` maps a
     name to the text of the value's types, which becomes metadata of its column. A column is called by its name, or
-    `name()` if the rollout has a column of that name. A value is skipped if its number of rows differs from the
-    rollout's. Values with one entry per token are skipped if they are shorter than a response, cut to the lengths of
-    the responses, and null after the first `token_rows` rows. If a value has a column of extras, it is appended too.
+    `name()` if the rollout has a column of that name. A value is skipped if its table has no plain column (of a scalar
+    or record) or another number of rows than the rollout. Values with one entry per token are cut to the lengths of the
+    responses, and null after the first `token_rows` rows; they are skipped if the rollout has no lengths, or if one is
+    null or shorter than its response. If a value has a column of extras, it is appended too.
     """
     import pyarrow as pa
 

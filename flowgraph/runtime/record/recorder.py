@@ -21,6 +21,7 @@ from flowgraph.language.graph import Graph, Node
 from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.record.checkpoint import MAX_FAILURES, disk_fault, sync
+from flowgraph.runtime.record.group_journal import GROUPS, groups_line
 from flowgraph.runtime.record.recorded_values import TOKEN_ROWS, rollout_nodes, row_values, token_values
 from flowgraph.runtime.record.run_folder import (
     METRICS,
@@ -96,18 +97,23 @@ class Recorder:
         self.folder, self.graph, self.say, self.token_rows = folder, graph, say, token_rows
         self._values = {node.name: _values(graph, node, token_rows) for node in rollout_nodes(graph)}
         self._metrics, self._sums = Journal(folder.path / METRICS), Journal(folder.path / ROLLOUTS / SUMS)
+        self._groups: Journal | None = None  # of a run whose steps take finished groups
         self._pending, self._unsettled = list[_PendingRollout](), list[Path]()
         self._failures = [0, 0]  # in a row, of rollouts and of lines: the result of a rollout is known a step later
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
         """Append the metrics of step `step` (from 0), which took `seconds`, and start to write its rollouts.
 
-        What the disk refuses is reported with `say` and written again after the next step. Raises RunFolderError if the
-        disk refused data in three steps in a row.
+        Also writes the number of completed steps to `run.json`. What the disk refuses is reported with `say` and
+        written again after the next step. Raises RunFolderError if the disk refused rollouts in three steps in a row,
+        or lines in three.
         """
         tokens = token_sum(self.graph, ran.observed)
         times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds, **ran.pools}
         self._metrics.add(json.dumps({"step": step, **ran.observed.means(), "time": times}) + "\n")
+        if ran.groups:
+            self._groups = self._groups or Journal(self.folder.path / GROUPS)
+            self._groups.add(groups_line(step, ran.groups))
         refused = self._rollouts_refused(), self._lines_refused(step + 1)
         for name, types in self._values.items():
             self._write(rollout_file(self.folder.path.absolute(), name, step), ran, name, types, listed=True)
@@ -134,9 +140,10 @@ class Recorder:
         self._pending.append(_PendingRollout(path, submit, submit(), listed))
 
     def settle(self) -> Mapping[str, Mapping[str, Any]]:
-        """Flush everything that was recorded to the disk, before a checkpoint, and return `RunFolder.records`.
+        """Flush everything that was recorded to the disk, before a checkpoint, and return `RunFolder.records()`.
 
-        Call it when the places have finished. Raises OSError if the disk refuses anything.
+        These are the size and hash of each file to which lines are appended. Call it when the places have finished.
+        Raises OSError if the disk refuses anything.
         """
         if why := self._rollouts_refused():
             raise OSError(f"{why}: {self._pending[0].path}")
@@ -145,6 +152,8 @@ class Recorder:
             sync(path)
         self._unsettled.clear()
         self._sums.settle()
+        if self._groups is not None:
+            self._groups.settle()
         return self.folder.records()
 
     def _rollouts_refused(self) -> str:
@@ -164,6 +173,8 @@ class Recorder:
         try:
             self._metrics.write()
             self._sums.write()
+            if self._groups is not None:
+                self._groups.write()
             if steps is not None:
                 self.folder.note(steps_done=steps)
         except OSError as error:
@@ -178,3 +189,5 @@ class Recorder:
     def __exit__(self, *error: object) -> None:
         self._metrics.close()
         self._sums.close()
+        if self._groups is not None:
+            self._groups.close()

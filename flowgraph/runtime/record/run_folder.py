@@ -1,9 +1,9 @@
 """A run's folder: plain files with the flow of the run, its settings, and its results, written during the run.
 
 `run.json`, `settings.json`, `graph.json`, `graph.txt`, `plan.json`, `program.txt`, `flow.py`, `flow.mmd`, `plan.mmd`,
-`metrics.jsonl`, `rollouts/NODE/STEP.parquet` with their hashes in `rollouts/SHA256SUMS`, `validation/STEP.parquet`,
-`checkpoints/`, `best/PARAM/`, `weights/PARAM/`, and `lock`, locked by the process that runs it. `recorder` writes the
-files of each step.
+`metrics.jsonl`, `groups.jsonl` if steps take finished groups, `rollouts/NODE/STEP.parquet` with their hashes in
+`rollouts/SHA256SUMS`, `validation/STEP.parquet`, `checkpoints/`, `best/PARAM/`, `weights/PARAM/`, and `lock`, locked by
+the process that runs it. `recorder` writes the files of each step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -31,7 +31,10 @@ from flowgraph.language.region import Observations
 from flowgraph.language.values import Metric, Value
 from flowgraph.lowering.program import Program
 from flowgraph.runtime.batch import from_table
+from flowgraph.runtime.finished_groups import TakenRows
+from flowgraph.runtime.places import RowSource
 from flowgraph.runtime.record.checkpoint import disk_fault
+from flowgraph.runtime.record.group_journal import GROUPS, read_groups
 from flowgraph.runtime.record.recorded_values import rollout_nodes, with_extras, with_values
 from flowgraph.runtime.record.run_facts import MetricsLine, RunFacts, SettingsFacts, schema_fault
 from flowgraph.serialize.graph import from_json
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
 METRICS, ROLLOUTS = "metrics.jsonl", "rollouts"
 RECORDS = "records"  # in a checkpoint's state: the sizes and hashes of `JOURNALS` at that step
 VALIDATION = "validation"  # the responses of each check of held-out data, by its step
-JOURNALS = (METRICS, f"{ROLLOUTS}/{SUMS}")
+JOURNALS = (METRICS, f"{ROLLOUTS}/{SUMS}", GROUPS)
 MAX_METRICS_BYTES = 2**28  # of `metrics.jsonl`: some hundred thousand steps
 ROLLOUT = re.compile(r"([0-9]{6,18})\.(parquet|part)")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -107,7 +110,10 @@ class RunFolder:
         self.note(**identity, **about, **hashes, metrics=metrics, status="running", steps_done=0)
 
     def planned(self, program: Program, diagrams: Mapping[str, str]) -> None:
-        """Write the plan that the run follows from now on; `diagrams` maps file names to texts that are written too."""
+        """Write the plan that the run follows from now on to `plan.json` and `program.txt`, and write its diagrams.
+
+        `diagrams` maps file names to texts. Existing files are replaced.
+        """
         self._write("plan.json", program.plan.to_json())
         self._write("program.txt", program_text(program) + "\n")
         for name, text in diagrams.items():
@@ -117,12 +123,16 @@ class RunFolder:
     def locked(self) -> Generator[None]:
         """Lock the folder for this process within a block; the lock also ends when the process ends or is killed.
 
-        Raises RunFolderError if another process has the lock, with its process id, or if `lock` is not a plain file.
+        Raises RunFolderError if another process has the lock, with its process id, or if the file `lock` is a pipe or
+        device, and OSError if it cannot be opened, for example because it is a symbolic link.
         """
         import fcntl
 
         path = self.path / "lock"
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        except OSError as error:  # a link, or a folder
+            raise RunFolderError.cannot(str(path), error) from error
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise RunFolderError.cannot(str(path), ValueError("it is not a plain file"))
@@ -139,10 +149,12 @@ class RunFolder:
             os.close(handle)
 
     def rewind(self, steps: int, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Remove everything that was recorded after the first `steps` steps: metrics, rollouts, unfinished files.
+        """Remove everything that was recorded after the first `steps` steps, and files that were not completed.
 
-        `records` are the `RunFolder.records` in the checkpoint after these steps; empty if there is none. The metrics
-        of a check before the next step are removed too, because the resumed run repeats it. Other files stay.
+        These are metrics, groups, rollouts and responses of checks. `records` are the `RunFolder.records` in the
+        checkpoint after these steps; if there is none, they are empty, and every line of metrics, groups and hashes is
+        removed. What a check before the next step recorded is removed too, because the resumed run repeats it. Other
+        files stay.
         """
         for name in JOURNALS:
             path, size = self.path / name, int(records.get(name, {}).get("size_bytes", 0))
@@ -154,7 +166,7 @@ class RunFolder:
                 path.unlink()
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """Return the size in bytes and the hash of each existing journal (metrics, hashes of rollouts), by name."""
+        """Return the size in bytes and the hash of each existing file of `JOURNALS`, by name."""
         return {
             name: {"size_bytes": path.stat().st_size, "sha256": sha256(path)}
             for name in JOURNALS
@@ -162,7 +174,10 @@ class RunFolder:
         }
 
     def damage(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return a line for each difference of the metrics and rollouts from a checkpoint's `records`; [] if intact."""
+        """Return a line for each difference of the metrics and rollouts from a checkpoint's `records`; [] if intact.
+
+        Journals that `records` lacks are not checked, and neither is what was appended after the checkpoint.
+        """
         lines = list[str]()
         for name in JOURNALS:
             if name not in records:
@@ -188,7 +203,10 @@ class RunFolder:
         return (self.path / "run.json").is_file()
 
     def discard(self) -> None:
-        """Remove the folder of a run that did not begin, so that its name can be used again; errors are ignored."""
+        """Remove the folder with everything in it, so that its name can be used again; errors are ignored.
+
+        Only for a run that did not begin; this is not checked.
+        """
         shutil.rmtree(self.path, ignore_errors=True)
 
     def note(self, **facts: Any) -> None:
@@ -220,7 +238,7 @@ class RunFolder:
             return metrics
 
     def graph(self) -> Graph:
-        """Return the graph in `graph.json`, as it was before any pass.
+        """Return the flow's graph in `graph.json`, as it was before the compiler changed it.
 
         Raises RunFolderError if the file cannot be read, and FlowError as `from_json` does.
         """
@@ -281,12 +299,15 @@ def token_sum(graph: Graph, observed: Observations) -> float:
 
 
 def validation_file(run: Path, step: int) -> Path:
-    """Return the path of the responses of the held-out check before step `step`: `validation/STEP.parquet` in `run`."""
+    """Return the path of the responses of the held-out check before step `step`, such as `validation/000020.parquet`.
+
+    The path is in the run's folder `run`. No file is created.
+    """
     return run / VALIDATION / f"{step:06d}.parquet"
 
 
 def rollout_file(run: Path, node: str, step: int) -> Path:
-    """Return the path of a node's rollout of one step: `rollouts/NODE/STEP.parquet` in the folder `run`."""
+    """Return the path of a node's rollout of one step in the folder `run`, such as `rollouts/NODE/000020.parquet`."""
     return run / ROLLOUTS / node / f"{step:06d}.parquet"
 
 
@@ -307,8 +328,9 @@ def write_rollout(
     """Write a rollout and values of its rows to a Parquet file; return the file's hash, or why the disk refused it.
 
     The first of `tables` is the rollout; the others are plain values, called `names`, that become columns as in
-    `recorded_values.with_values`, and so do their extras. The file at `path` is complete or does not exist; parent
-    folders are created. Raises OSError if writing fails for a reason other than a full, limited or failing disk.
+    `recorded_values.with_values`, and so do their extras. An existing file at `path` is replaced once the new one is
+    complete; parent folders are created. Raises OSError if writing fails for a reason other than a full, limited or
+    failing disk.
     """
     import pyarrow.parquet as pq
 
@@ -359,8 +381,9 @@ class Replay:
     def steps(self) -> int:
         """Return the number of steps, from the first, for which every sampling node has a recorded rollout.
 
-        The last rollout of a run that was interrupted may be missing. Raises RunFolderError if a node has no rollouts,
-        if one before its last is missing, or if `run.json` cannot be read.
+        Steps that `run.json` does not count as done are left out; without nodes that sample, it is 0. The last rollout
+        of a run that was interrupted may be missing. Raises RunFolderError if a node has no rollouts, if one before its
+        last is missing, or if `run.json` cannot be read.
         """
         steps = list[int]()
         for node in rollout_nodes(self.graph):
@@ -389,6 +412,24 @@ class Replay:
         changed = file_mismatches(folder, {name: digest for name, digest in listed.items() if name in replayed})
         if why := next(chain(unlisted, changed), ""):
             raise RunFolderError(f"cannot be replayed: {why}", where=str(folder))
+
+    def in_their_order(self, rows: RowSource, oldest: Callable[[int], int]) -> RowSource:
+        """Return a source of the prompts in `rows` in the order of the run's groups, if its steps took finished groups.
+
+        Otherwise, `rows` is returned. `oldest` returns the oldest version of weights that a step may train on. Raises
+        DataError as `read_groups` does, and for a group of an older version; `batch` raises it for a step without
+        groups and for groups that are not of these prompts.
+        """
+        groups, where = read_groups(self.folder.path), str(self.folder.path / GROUPS)
+        if groups is None:
+            return rows
+        for step, of_step in groups.items():
+            if (first := min((group.first_version for group in of_step), default=oldest(step))) < oldest(step):
+                why = (
+                    f"step {step} trained on responses of version {first}, and the flow allows {oldest(step)} and newer"
+                )
+                raise DataError.unusable(where, why, "replay it with the flow of that run")
+        return TakenRows(rows, groups, where)
 
     def sources(self) -> dict[str, RecordedRollouts]:
         """Return the recorded rollouts by the name of their node."""

@@ -102,8 +102,9 @@ def prepare(name: str, source: Path, out: Path) -> dict[Path, Converted]:
     """Convert a published data set, write its splits to files, and return the converted rows by file.
 
     The files are train.parquet, test.parquet and valid.parquet in the folder `out`; if `out` ends in `.parquet`, the
-    only split is written to that file. Raises DataError as `converted` does, and UsageError for several splits and one
-    file, both before a file is written; and DataError if a file cannot be written.
+    only split is written to that file. Existing files are replaced. Raises DataError as `converted` does, and
+    UsageError for several splits and one file, both before a file is written; and DataError if a file cannot be
+    written.
     """
     splits = converted(name, source)
     if out.suffix != ".parquet":

@@ -46,7 +46,7 @@ def aime_row(record: SourceRecord) -> Row:
 
     The problem is the field `problem` or `question`, the answer `answer` or `expected_answer`. The data source is
     `aime` and the year, such as `aime2024`, that the record's year, id or URL, or else the file's path, contains;
-    without a year it is `aime`. Raises DataError for a missing field and for another answer.
+    without a year it is `aime`. Raises DataError for a missing field and for any other answer.
     """
     problem, (_, answer) = record.text("problem", "question"), record.field("answer", "expected_answer")
     match = _AIME_ANSWER.fullmatch(str(answer).strip())
@@ -62,6 +62,8 @@ def aime_row(record: SourceRecord) -> Row:
 
 def last_boxed(text: str) -> str | None:
     r"""Return the content of the last `\boxed{…}` or `\fbox{…}`; None without one, or if its brace is never closed.
+
+    A box without braces contains the text up to the next space or `$`; the result is None if that text is empty.
 
     >>> last_boxed(r"So $x = \boxed{\frac{1}{2}}$."), last_boxed(r"It is $\boxed 7$."), last_boxed("7")
     ('\\frac{1}{2}', '7', None)

@@ -29,7 +29,7 @@ def final_answer(answer: str) -> str | None:
 def row_of(record: SourceRecord) -> Row:
     """Return the training row (prompt and ground truth) of a GSM8K record.
 
-    Raises DataError if the record has no `question` or `answer`, or if its answer has no number after `####`.
+    Raises DataError if `question` or `answer` is missing or not a text, or if the answer has no number after `#### `.
     """
     question, answer = record.text("question"), record.text("answer")
     truth = final_answer(answer)

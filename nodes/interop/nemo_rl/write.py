@@ -52,7 +52,10 @@ class NemoRlCluster:
 
 
 def nemo_rl_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values for the template of the spec's NeMo RL version; adds a note to `spec` for each difference."""
+    """Return the values for the template of the spec's NeMo RL version, by their names in the template.
+
+    Adds notes to `spec` on what NeMo RL does differently from the plan.
+    """
     cluster = _cluster(spec)
     policy, critic, sampler = spec.role("policy"), spec.role("critic"), spec.role("sampler")
     if spec.lag and not cluster.separate:

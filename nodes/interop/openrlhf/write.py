@@ -39,7 +39,10 @@ class Groups:
 
 
 def openrlhf_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values for the template of the spec's OpenRLHF version; adds a note to `spec` for each difference."""
+    """Return the values for the template of the spec's OpenRLHF version, by their names in the template.
+
+    Adds notes to `spec` on what OpenRLHF does differently from the plan.
+    """
     groups, layout, sampler = _groups(spec), _layout(spec), spec.role("sampler")
     if sampler.engine == "sglang":
         spec.note(f"{sampler.role} runs on `sglang`; OpenRLHF samples with vllm")

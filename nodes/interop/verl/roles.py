@@ -103,7 +103,10 @@ def in_chunks(config: Config, run: SystemRun) -> SystemRun:
 
 
 def trainer_of(config: Config) -> str:
-    """Return the training engine of a run: "fsdp", "megatron", or another one, with a note that the plan uses FSDP."""
+    """Return the training engine of a run: "megatron", "fsdp" (also for "fsdp2", "dp" or none), or another name.
+
+    For another name, adds a note to `config` that FSDP replaces this engine in the plan.
+    """
     engine = config.text("model_engine")
     if (
         engine == "megatron"

@@ -52,7 +52,10 @@ AGGREGATIONS = {
 
 
 def verl_values(spec: ExportSpec) -> dict[str, Any]:
-    """Return the values for the template of the spec's verl version; adds a note to `spec` for each difference."""
+    """Return the values for the template of the spec's verl version, by their names in the template.
+
+    Adds notes to `spec` on what verl does differently from the plan.
+    """
     sampler = spec.role("sampler")
     separate = sampler.pool not in ("", spec.role("policy").pool)
     trainer, sampling = spec.devices(*trainer_pools(spec, "verl's trainer")), spec.devices(sampler.pool)

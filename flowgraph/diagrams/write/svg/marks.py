@@ -40,7 +40,7 @@ def group(classes: str, *children: Mark | None, title: str = "", focus: bool = F
     """Return an SVG group of marks with these CSS classes; children that are None are left out.
 
     `title` is the tooltip of the group, `focus` makes the group reachable by keyboard, and `data` become its `data-`
-    attributes, which the page's script reads.
+    attributes, which the page's script reads; in their names, `_` becomes `-`, or nothing at the end.
 
     >>> group("box", from_="n0").attributes
     {'class': 'box', 'data-from': 'n0'}
@@ -86,7 +86,7 @@ def text_mark(text: TextLine, *spans: Mark) -> Mark:
 
 
 def star(classes: str, x: float, y: float, radius: float) -> Mark:
-    """Return a five-pointed star centred on (x, y), with these CSS classes; `radius` is the distance of the points."""
+    """Return a five-pointed star around (x, y) with these CSS classes; `radius` is from the centre to the points."""
     turns = [(place * math.pi / 5, radius if place % 2 == 0 else radius * 0.45) for place in range(10)]
     return polygon(classes, ((x + reach * math.sin(turn), y - reach * math.cos(turn)) for turn, reach in turns))
 

@@ -150,7 +150,8 @@ class BoxLine:
 def assign_columns(picture: Picture) -> list[BoxLine]:
     """Return the line of each box, in reading order, with its column and the columns of rails that pass or end there.
 
-    A box is in the first free column to the right of all columns that it reads.
+    A rail is the vertical line from a box to the boxes that read it. A box is in the first free column to the right of
+    all rails that it reads.
     """
     order = reading_order(picture)
     place = {box.id: number for number, box in enumerate(order)}
@@ -177,7 +178,7 @@ def _is_rail(arrow: Arrow, place: dict[str, int]) -> bool:
 
 
 def arrows_without_rail(picture: Picture) -> list[Arrow]:
-    """Return the arrows of a picture that cannot be drawn as rails: those to the next step or to an earlier line."""
+    """Return the arrows that cannot be drawn as rails: those to the next step, an earlier box or the box itself."""
     place = {box.id: number for number, box in enumerate(reading_order(picture))}
     return [arrow for arrow in picture.arrows if not _is_rail(arrow, place)]
 
@@ -185,7 +186,8 @@ def arrows_without_rail(picture: Picture) -> list[Arrow]:
 def reading_order(picture: Picture) -> Sequence[Box]:
     """Return the boxes of a picture, sorted so that each comes after all boxes that have an arrow to it.
 
-    Arrows to the next step are ignored. Boxes otherwise keep the order of the picture, also if arrows form a cycle.
+    Arrows to the next step, and from a box to itself, are ignored. Boxes otherwise keep the order of the picture; if
+    arrows form a cycle, all boxes are in the order of the picture.
     """
     number = {box.id: place for place, box in enumerate(picture.boxes)}
     edges = {(arrow.source, arrow.target) for arrow in picture.arrows if arrow.style is not ArrowStyle.CARRY}
@@ -207,14 +209,15 @@ def reading_order(picture: Picture) -> Sequence[Box]:
 
 
 def is_placed(picture: Picture) -> bool:
-    """Return whether a picture has frames of pools, homes or the host, or boxes of devices."""
+    """Return whether a picture has frames of pools, of copies of a model or of the host, or boxes of devices."""
     return any(frame.kind != "frame" for frame in picture.frames) or any(box.kind == "device" for box in picture.boxes)
 
 
 def panels(picture: Picture) -> Iterator[RenderableType]:
     """Yield the parts of a plan's picture for a terminal, as objects that rich prints.
 
-    Boxes outside of all frames come first, then a panel for each outer frame, then arrows between places, by style.
+    Boxes outside of all frames come first, then a panel for each outer frame. Lists of the transfers, the syncs, the
+    reads that may lag and the state for the next step follow. Other arrows are written at the box that reads.
     """
     yield from _panels_in(picture, None)
     for style, heading in _LISTED.items():

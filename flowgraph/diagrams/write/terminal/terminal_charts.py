@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -35,8 +36,8 @@ _MARKS: Mapping[DotMark, str] = {"best": "★ best", "front": "on the front", "o
 _ARROWS: Mapping[MessageStyle, str] = {"call": "→", "reply": "⇢", "transfer": "⇒", "sync": "⇒"}
 
 
-def lane_lines(lanes: Lanes, width: int) -> Iterator[Text]:
-    """Yield the lines of a timeline: each lane to scale, an axis, and then the busy and idle shares of each lane.
+def lane_lines(lanes: Lanes, width: int) -> Iterator[RenderableType]:
+    """Yield the parts of a timeline: each lane to scale, an axis, and then the busy and idle shares of each lane.
 
     `width` is the number of columns. A bar ends with `│`, and idle time is dots. A label that is too long for its bar
     is cut, and a bar of less than a column takes one if there is room. Idle times are sums by reason, longest first.
@@ -50,12 +51,22 @@ def lane_lines(lanes: Lanes, width: int) -> Iterator[Text]:
     for label, lane in zip(labels, lanes.lanes, strict=True):
         waits_s = dict[str, float]()
         for bar in (bar for bar in lane.bars if bar.kind == "idle"):
-            why = clean(bar.about) if bar.about else ""
+            why = clean(bar.label if bar.label != "idle" else bar.about) if bar.about else ""
             waits_s[why] = waits_s.get(why, 0.0) + bar.end_s - bar.start_s
         total_s = lanes.end_s if lanes.end_s > 0 else 1.0
         yield Text(f"{set_cell_size(label, margin)}  busy {1 - sum(waits_s.values()) / total_s:6.1%}")
         for why, seconds in sorted(waits_s.items(), key=lambda wait: -wait[1]):  # the longest first
-            yield Text(f"{' ' * margin}  idle {seconds / total_s:6.1%}  {number_text(seconds)} s  {why}")
+            share = f"{' ' * margin}  idle {seconds / total_s:6.1%}  {number_text(seconds)} s  "
+            yield _hanging(share, Text(why))
+
+
+def _hanging(head: str, text: Text) -> RenderableType:
+    """Return a line whose text, where it is too long, goes on under its own beginning and not under its head."""
+    line = Table.grid()
+    line.add_column(width=cell_len(head), no_wrap=True)
+    line.add_column(overflow="fold")
+    line.add_row(Text(head), text)
+    return line
 
 
 def _lane(lane: Lane, end_s: float, columns: int) -> Text:
@@ -141,7 +152,10 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def scatter_table(scatter: Scatter) -> Table:
-    """Return a table of the candidates of a search, in the search's order, with seconds a step and peak memory."""
+    """Return a table of the candidates of a search, in the search's order, with seconds a step and memory.
+
+    The memory is that of the fullest device. Each candidate is also compared with the best one.
+    """
     rows = list[tuple[str, ...]]()
     for rank, dot in enumerate(scatter.dots, 1):
         measures = number_text(dot.seconds), show_bytes(dot.memory_bytes)
@@ -165,7 +179,7 @@ def curves_table(curves: Curves) -> Table:
     return _table("metric", "curve", "first", "last", "least", "most", rows=rows, right=("first", "last"))
 
 
-def sequence_lines(diagram: SequenceDiagram) -> Iterator[Text]:
+def sequence_lines(diagram: SequenceDiagram) -> Iterator[RenderableType]:
     """Yield a numbered line for each message of a sequence diagram; a message of an actor to itself has no arrow.
 
     An actor is called by the first line of its label, followed by details in parentheses if other actors have it too.
@@ -181,4 +195,4 @@ def sequence_lines(diagram: SequenceDiagram) -> Iterator[Text]:
         style = message.style
         word = f" ({style})" if style in ("transfer", "sync") and style not in message.label else ""
         arrow = f" {_ARROWS[style]} {names[message.target]}" if message.source != message.target else ""
-        yield Text(f"{number:{digits}}  {names[message.source]}{arrow}: {clean(message.label)}{word}")
+        yield _hanging(f"{number:{digits}}  ", Text(f"{names[message.source]}{arrow}: {clean(message.label)}{word}"))

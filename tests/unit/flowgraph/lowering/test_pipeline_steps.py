@@ -18,7 +18,7 @@ from flowgraph.app.planning.overlap import with_overlap
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import PlacedRole, Plan, Pool, RoleSettings
 from flowgraph.diagrams.build.sequence_picture import sequence_picture
-from flowgraph.diagrams.write.terminal.terminal_charts import sequence_lines
+from flowgraph.diagrams.write.terminal.any_picture import terminal
 from flowgraph.errors import LawError, PlanError
 from flowgraph.flows.flow_files import flows_in, shipped_files
 from flowgraph.lowering import LOWERING
@@ -178,7 +178,7 @@ def test_programs_whose_steps_overlap(depth: int, every: int, golden: Golden) ->
 
 def test_a_picture_of_calls_shows_one_iteration_with_the_step_of_each_call(golden: Golden) -> None:
     diagram = sequence_picture(overlapping(late, 1, infer=1))
-    text = "\n".join(line.plain for line in sequence_lines(diagram))
+    text = terminal(diagram, 160, colour=False)
     golden(text, "programs/overlapping/calls_of_depth_1.txt")
 
 

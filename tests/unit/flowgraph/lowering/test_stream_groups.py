@@ -10,7 +10,7 @@ from examples.grpo import grpo
 from examples.ppo import ppo
 from flowgraph import Graph
 from flowgraph.analysis.placed_graph import check_plan
-from flowgraph.app.planning.streaming import with_chunks
+from flowgraph.app.planning.overlap import with_chunks
 from flowgraph.cluster.plan import Plan
 from flowgraph.errors import LawError, PlanError
 from flowgraph.flows.flow_files import flows_in, shipped_files

@@ -69,7 +69,9 @@ def make(tiny: Tiny, digit_rows: object, alone: Callable[..., tuple[Program, Exe
         program, executor = alone(compile_graph(short.graph()), {"policy": handle})
         graph = compile_graph(evaluate.graph({"max_tokens": 2}))
         own = lower(graph, plan_second_flow(program.plan, graph, {"policy": "policy"}), dict(program.origins))
-        check = HeldOutCheck(own, {"prompts": FixedPrompts(digit_rows, (0, 1))}, every) if every is not None else None
+        check = (
+            HeldOutCheck(own, {"prompts": FixedPrompts(digit_rows, (0, 1))}, every, own) if every is not None else None
+        )
         source = PromptSource(digit_rows, 2, seed=5)
         return Made(RunSpec(program, {"prompts": source}, 5, steps, check), executor, handle)
 

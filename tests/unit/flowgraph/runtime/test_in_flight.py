@@ -6,6 +6,7 @@ import copy
 import json
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from flowgraph.app.planning.overlap import with_contract
 from flowgraph.checks.placed import refuse_unsupported
 from flowgraph.cluster.plan import Plan, RoleSettings
 from flowgraph.engines.local.model import LocalModel
-from flowgraph.errors import DataError, LawError, PlanError
+from flowgraph.errors import DataError, LawError, PlanError, UsageError
 from flowgraph.language.handle import Completion, ResponseRows, SampleRequest
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Mask, Measure, VersionRange, Versions
@@ -33,10 +34,13 @@ from flowgraph.lowering.waits import waits_between
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import to_table
 from flowgraph.runtime.driver import RunSpec, train
-from flowgraph.runtime.in_flight import PlacesInFlight
+from flowgraph.runtime.hosting import ModelSetup
+from flowgraph.runtime.in_flight import PlacesInFlight, places_in_process
 from flowgraph.runtime.interpreter import Executor, StepResult
 from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.measure.profiling import Profiles
 from flowgraph.runtime.places import RowSource
+from flowgraph.runtime.serving import Servers
 from flowgraph.runtime.token_versions import AGED, check_token_versions, staleness_of
 from nodes import (
     Advantages,
@@ -59,6 +63,7 @@ from tests.unit.flowgraph.lowering.test_pipeline_steps import plan_of
 SEED, STEPS, DRAWN = 7, 5, "policy.generate"
 PATIENCE_S = 60.0  # in which a response waits for the weights that it is to cross; they always come
 TINY_PARTS = tuple[Any, Any]
+NO_SERVERS = Servers(ModelSetup({}, 0, Path()), Path(), 0.0)
 
 
 @flow
@@ -75,7 +80,7 @@ def ahead(prompts: Prompts, policy: Policy) -> Policy:
 
 def flying(depth: int, every: int = 1, of: Flow[..., object] = ahead) -> Program:
     graph = compile_graph(of.graph())
-    return lower(graph, with_contract(plan_of(graph, depth, every), "in_flight"))
+    return lower(graph, with_contract(plan_of(graph, depth, every), graph, "in_flight"))
 
 
 @flow
@@ -93,7 +98,7 @@ def untold(prompts: Prompts, policy: Policy) -> tuple[Policy, Rollout]:
 
 def replaced(program: Program) -> Program:
     """Return the program with the contract `scheduled`."""
-    return lower(program.graph, with_contract(program.plan, "scheduled"))
+    return lower(program.graph, with_contract(program.plan, program.graph, "scheduled"))
 
 
 @dataclass(eq=False)
@@ -306,6 +311,37 @@ def test_a_sync_in_flight_waits_for_the_update_and_not_for_the_rows_that_are_bei
 # ------------------------------------------------------------------------------------------- mutations
 
 
+def test_a_task_of_a_later_step_that_failed_ends_the_step_that_is_trained_on() -> None:
+    failed, slow = Future[Any](), Future[Any]()
+    failed.set_exception(ValueError("the rows of step 5 were lost"))
+    places = PlacesInFlight({})
+    places._under_way += [("step 4", ended := Future[Any](), Observations()), ("step 5", slow, Observations())]
+    ended.set_result(None)
+    places.finish("step 4")
+    places._under_way += [("step 6", failed, Observations())]
+    with pytest.raises(ValueError, match="step 5 were lost"):
+        places.finish("step 4")
+    slow.set_result(None)
+    places.close()
+
+
+def test_the_end_of_a_run_waits_for_tasks_under_way_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowgraph.runtime.in_flight.CLOSE_S", 0.01)
+    places, never = PlacesInFlight({}), threading.Event()
+    places._submit("a pool", lambda *_: never.wait(), None)
+    queued = places._submit("a pool", lambda *_: None, None)
+    places.close()
+    assert queued.cancelled()
+    never.set()
+
+
+def test_tasks_side_by_side_in_one_process_cannot_be_profiled(tmp_path: Path) -> None:
+    homes, profiles = flying(1).homes, Profiles(tmp_path, frozenset({1}))
+    with pytest.raises(UsageError, match="cannot be profiled"):
+        places_in_process(homes, {}, NO_SERVERS, profiles)
+    assert type(places_in_process(replaced(flying(1)).homes, {}, NO_SERVERS, profiles)) is InProcess
+
+
 def test_a_token_outside_the_bound_is_refused(flight: Any) -> None:
     class Ahead(Crossing):
         """Its tokens claim to be of weights that only the next update makes."""
@@ -434,7 +470,7 @@ def test_what_cannot_be_in_flight_is_refused_with_a_reason(golden: Callable[[str
     graph = compile_graph(ahead.graph())
 
     def changed(role: str, **fields: Any) -> Plan:
-        plan = with_contract(plan_of(graph, 1), "in_flight")
+        plan = with_contract(plan_of(graph, 1), graph, "in_flight")
         rows = [row.model_copy(update=fields) if row.role == role else row for row in plan.placed]
         return plan.model_copy(update={"placed": tuple(rows)})
 
@@ -458,11 +494,11 @@ def test_what_cannot_be_in_flight_is_refused_with_a_reason(golden: Callable[[str
             refuse_unsupported(plan, "plan.json")
         texts.append(f"{name}\n{refused.value}")
     with pytest.raises(PlanError) as refused:
-        with_contract(plan_of(graph), "in_flight", "plan.json")
+        with_contract(plan_of(graph), graph, "in_flight", "plan.json")
     texts.append(f"a plan without overlap\n{refused.value}")
     unread = compile_graph(untold.graph())
     with pytest.raises(PlanError) as refused:
-        check_plan(with_contract(plan_of(unread, 1), "in_flight"), unread, "plan.json")
+        check_plan(with_contract(plan_of(unread, 1), unread, "in_flight"), unread, "plan.json")
     texts.append(f"rows that nothing trains on\n{refused.value}")
     golden("\n\n".join(texts), "programs/in_flight/refused.txt")
 
@@ -472,8 +508,8 @@ def test_plan_files_have_the_contract_only_if_it_is_in_flight() -> None:
     plan = plan_of(graph, 1)
     assert "contract" not in plan.to_json()
     assert "hold" not in plan.to_json()
-    flies = with_contract(plan, "in_flight")
+    flies = with_contract(plan, graph, "in_flight")
     assert '"contract": "in_flight"' in flies.to_json()
     assert Plan.from_json(flies.to_json()) == flies
-    assert with_contract(flies, "scheduled") == plan
+    assert with_contract(flies, graph, "scheduled") == plan
     assert str(flies.placed[0].running) == "contract=in_flight" or str(flies.placed[1].running) == "contract=in_flight"

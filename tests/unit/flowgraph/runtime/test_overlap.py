@@ -26,9 +26,9 @@ from flowgraph.lowering.waits import waits_between
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import to_table
 from flowgraph.runtime.driver import RunSpec, train
-from flowgraph.runtime.interpreter import Executor, StartState, StepResult
+from flowgraph.runtime.interpreter import Executor, StepResult
 from flowgraph.runtime.local import InProcess
-from flowgraph.runtime.places import RowSource
+from flowgraph.runtime.places import RowSource, StartState
 from nodes import (
     Advantages,
     Policy,

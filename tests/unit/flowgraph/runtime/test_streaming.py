@@ -31,10 +31,10 @@ from flowgraph.lowering.program import Home, Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime import join_chunks
 from flowgraph.runtime.batch import to_table
-from flowgraph.runtime.interpreter import Executor, StartState
+from flowgraph.runtime.interpreter import Executor
 from flowgraph.runtime.join_chunks import joined_table, joined_value, with_terms
 from flowgraph.runtime.local import InProcess
-from flowgraph.runtime.places import RowSource
+from flowgraph.runtime.places import RowSource, StartState
 from flowgraph.runtime.row_identity import StoredValue, with_ids
 from nodes import (
     Policy,

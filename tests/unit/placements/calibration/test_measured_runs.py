@@ -79,7 +79,7 @@ def test_what_the_host_took_scales_host_work_and_nothing_else() -> None:
 
 def test_a_node_is_forecast_as_its_task_in_the_plan_where_rollouts_continue_across_steps() -> None:
     """A rule scores only the last prompt's rows after sampling; an engine has several batches in flight."""
-    problem = replace(problem_of("grpo"), staleness=2, streamed=True)
+    problem = replace(problem_of("grpo"), staleness=2, contract="ready")
     homes = homes_of_blocks(problem, find(problem).best.blocks)
     tasks, nodes = {task.name: task for task in step_of(problem, homes).tasks}, node_seconds(problem, homes)
     for load in problem.loads:

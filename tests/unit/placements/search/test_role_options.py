@@ -250,12 +250,12 @@ def test_every_size_of_pool_has_a_choice() -> None:
 def test_a_cache_has_place_for_the_rows_of_all_steps_that_are_streamed_side_by_side() -> None:
     """256 rows of an 8B model on eight replicas: 32 at a time, 64 or 160 where one or four more steps are drawn."""
     problem = problem_of(lagging, model="Qwen/Qwen3-8B", prompts=32, response="mean=2k,max=8k")
-    streamed = replace(problem, staleness=1, streamed=True)
+    streamed = replace(problem, staleness=1, contract="ready")
 
     def most_share(where: PlanningProblem) -> float:
         found = role_options(where, role_of(where, "policy.sample"), group_of("1x8xh100", 8))
         return max(each.running.cache_share or 0.0 for each in found if each.layout.tensor == 1)
 
-    assert most_share(replace(streamed, streamed=False)) == CACHE_SHARES[0] < most_share(streamed)
+    assert most_share(replace(streamed, contract="scheduled")) == CACHE_SHARES[0] < most_share(streamed)
     assert most_share(replace(streamed, staleness=4)) > 1.4 * most_share(streamed)
-    assert most_share(replace(streamed, staleness=4, streamed=False)) == CACHE_SHARES[0]
+    assert most_share(replace(streamed, staleness=4, contract="scheduled")) == CACHE_SHARES[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 from placements.report.answer_report import answer_data, staleness_text
 from placements.search.answer import CANDIDATES, best_staleness, stalenesses
-from placements.search.search import SearchResult
+from placements.search.search import SearchResult, find
 from tests.looped import looped
 from tests.unit.placements.small_problems import problem_of
 
@@ -62,6 +62,16 @@ def test_devices_that_draw_and_train_are_counted_once() -> None:
     draws, trains = (data_of(on_policy)[f"devices_that_{verb}"] for verb in ("draw", "train"))
     assert draws + trains > 64 >= trains, "some do both"
     assert f"{draws} do both, {trains - draws} train" in staleness_text((on_policy,), 0)
+
+
+def test_a_depth_is_searched_up_to_what_is_allowed_while_it_makes_a_step_shorter() -> None:
+    """Rows in flight gain by each depth until the trainer is always busy; rows that are waited for gain by no third."""
+    long = problem_of("decoupled_ppo", "2x8xh100", model="Qwen/Qwen3-8B", prompts=64, response="mean=2k,max=16k")
+    flying = [find(replace(long, staleness=lag, contract="in_flight")).best for lag in (1, 2, 4)]
+    assert [max(home.ahead for home in best.homes) for best in flying] == [1, 2, 4]
+    steps_s = [best.step_s for best in flying]
+    assert steps_s == sorted(steps_s, reverse=True) and steps_s[-1] < 0.8 * steps_s[1]
+    assert max(home.ahead for home in find(replace(long, staleness=4)).best.homes) <= 2
 
 
 @looped("at_most", [0, 1, 5, 16, 40])

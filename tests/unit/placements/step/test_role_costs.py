@@ -79,7 +79,7 @@ def sampled_s(problem: PlanningProblem) -> float:
 def test_streamed_rows_of_the_steps_ahead_are_drawn_side_by_side() -> None:
     """Few rows: a step of the engine reads all weights for them, so more at a time take fewer steps."""
     problem = replace(problem_of(lagging, "1x4xh100", prompts=4), staleness=2)
-    streamed = replace(problem, streamed=True)
+    streamed = replace(problem, contract="ready")
     one = replace(streamed, staleness=1)
     assert sampled_s(streamed) < 0.8 * sampled_s(one)
 

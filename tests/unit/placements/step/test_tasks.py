@@ -27,7 +27,7 @@ from nodes import (
     update,
 )
 from placements.hardware.engine_constants import HOST
-from placements.step.overlap import MOST_AHEAD, StagedNode, is_lawful, roles_ahead
+from placements.step.overlap import StagedNode, is_lawful, roles_ahead
 from placements.step.period import makespan, period
 from placements.step.step_forecast import DRIVER, schedule_of
 from placements.step.tasks import ProgramPlacement, StepOutline, outline
@@ -39,12 +39,13 @@ from tests.flows.ppo_shaped import ppo_shaped
 from tests.looped import looped
 from tests.unit.placements.small_problems import SHIPPED, Of, graph_of, lagging, prompt
 
+DEPTH = 2
 TRAINED_ALONE = {"policy.sample": "draws"}
 TIMES = {"policy.generate": 10.0, "ref.logprobs": 1.0, "policy.update": 6.0}
 
 
 def spots_of(
-    graph: Graph, pools: Mapping[str, str], *, sleeps: bool = False, lag: int = 0, depth: int = MOST_AHEAD
+    graph: Graph, pools: Mapping[str, str], *, sleeps: bool = False, lag: int = 0, depth: int = DEPTH
 ) -> tuple[ProgramPlacement, ...]:
     """Put each role on the pool that `pools` names, else "all"; what samples runs on an engine of its own.
 
@@ -98,7 +99,7 @@ def alone_s(of: Of, pools: Mapping[str, str], sync_s: float = 0.0, driver_s: flo
 
 
 def overlapped_s(
-    of: Of, pools: Mapping[str, str], lag: int, sync_s: float = 0.0, *, depth: int = MOST_AHEAD
+    of: Of, pools: Mapping[str, str], lag: int, sync_s: float = 0.0, *, depth: int = DEPTH
 ) -> float | None:
     """Return the period of steps that overlap as far as a lag lets them."""
     graph = graph_of(of)
@@ -256,7 +257,7 @@ def test_what_only_reads_rows_is_as_far_ahead_as_sampling_unless_its_pool_also_t
     for pools in ({}, TRAINED_ALONE, TRAINED_ALONE | {"ref.infer": "reads"}):
         ahead = {each.role: each.ahead for each in spots_of(graph, pools, lag=lag)}
         assert ahead["policy.train"] == 0
-        assert ahead["policy.sample"] == min(lag, MOST_AHEAD)
+        assert ahead["policy.sample"] == min(lag, DEPTH)
         assert ahead["ref.infer"] == (ahead["policy.sample"] if "ref.infer" in pools else 0)
 
 

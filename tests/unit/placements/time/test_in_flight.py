@@ -8,6 +8,7 @@ from itertools import product
 from math import exp
 from random import Random
 from statistics import NormalDist, mean
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from placements.search.pool_options import PoolOptions
 from placements.search.search import SearchResult, find, solved
 from placements.step.role_costs import best_in_flight, sampling_seconds, streams
 from placements.step.step_forecast import synced_every
-from placements.time.in_flight import GRAINS, MOST_ADMITTED, InFlight, ways_in_flight
+from placements.time.in_flight import GRAINS, MOST_ADMITTED, InFlight, ways_across_syncs, ways_in_flight
 from placements.workload.planning_problem import PlanningProblem
 from tests.looped import looped
 from tests.unit.placements.small_problems import group_of, problem_of
@@ -60,6 +61,40 @@ def simulated_s(lag: int, row_s: float, training_s: float, updates: int = 60) ->
     return (ends[-1] - ends[half]) / (len(ends) - 1 - half)
 
 
+def simulated_in_flight_s(depth: int, row_s: float, training_s: float, updates: int = 60) -> float:
+    """Return the seconds of a step where rows of TOKENS are sent with their weights, and a step waits for all its own.
+
+    Rows of step k are sent when update k - depth has made its weights; the update of step k begins when the last has
+    ended. All rows in flight step together.
+    """
+    random, flight, ends = Random(0), list[tuple[int, int]](), list[float]()
+    left, sent, tokens, now_s, training_until = dict[int, int](), 0, 0, 0.0, None
+    while len(ends) < updates:
+        while sent <= len(ends) + depth:
+            for _ in range(BATCH):
+                heapq.heappush(flight, (tokens + random.choice(TOKENS), sent))
+            left[sent] = BATCH
+            sent += 1
+        if training_until is None and not left[len(ends)]:
+            training_until = now_s + training_s
+        each_s = STEP_S + row_s * len(flight)
+        if flight:
+            count = max(1, flight[0][0] - tokens)
+            if training_until is not None:
+                count = min(count, int((training_until - now_s) / each_s) + 1)
+            now_s, tokens = now_s + count * each_s, tokens + count
+        else:
+            assert training_until is not None
+            now_s = training_until
+        while flight and flight[0][0] <= tokens:
+            left[heapq.heappop(flight)[1]] -= 1
+        if training_until is not None and now_s >= training_until:
+            ends.append(now_s)
+            training_until = None
+    half = len(ends) // 2
+    return (ends[-1] - ends[half]) / (len(ends) - 1 - half)
+
+
 def generated_s(row_s: float, way: InFlight) -> float:
     """Return the seconds of a batch where so many batches step together."""
     return mean(TOKENS) * (STEP_S + row_s * way.batches * BATCH) / way.batches
@@ -72,6 +107,19 @@ def test_a_step_takes_what_admission_makes_it_take(lag: int, row_s: float, share
     ways = (way for way in ways_in_flight(lag, streamed=True) if way.sync_every == 1)
     ours_s = min(max(generated_s(row_s, way), way.period_s(training_s), training_s) for way in ways)
     assert ours_s == pytest.approx(simulated_s(lag, row_s, training_s), rel=0.1)
+
+
+@looped("depth, row_s, share", [*product((1, 2, 4), (1e-5, 4e-4), (0.1, 0.95, 1.3))])
+def test_a_step_in_flight_waits_for_its_longest_response_and_not_at_syncs(
+    depth: int, row_s: float, share: float
+) -> None:
+    """The longest of BATCH responses is taken to be the one at its rank; training takes a `share` of its latency."""
+    longest = mean(max(Random(seed).choices(TOKENS, k=BATCH)) for seed in range(200))
+    stretch = longest / mean(TOKENS)
+    training_s = share * longest * STEP_S / depth
+    ways = ways_across_syncs(depth, 1, stretch)
+    ours_s = min(max(generated_s(row_s, way), way.period_s(training_s), training_s) for way in ways)
+    assert ours_s == pytest.approx(simulated_in_flight_s(depth, row_s, training_s), rel=0.1)
 
 
 @looped("lag, ahead", [(1, 1), (2, 1), (2, 2), (8, 1), (8, 2)])
@@ -95,10 +143,10 @@ def test_rollouts_of_a_role_that_nobody_trains_end_in_their_step() -> None:
     assert not streams(problem, judge)
 
 
-def streamed(lag: int, **having: bool) -> PlanningProblem:
+def streamed(lag: int, **having: Any) -> PlanningProblem:
     """Return the problem of few long responses on two machines."""
     problem = problem_of("gpg", "2x8xh100", model="Qwen/Qwen3-8B", prompts=32, response="mean=2k,max=16k")
-    return replace(problem, staleness=lag, streamed=True, **having)
+    return replace(problem, staleness=lag, contract="ready", **having)
 
 
 ALONE = RoleSettings(precision="bfloat16", cache_share=0.8)
@@ -163,7 +211,7 @@ def test_the_sync_of_a_plan_comes_as_seldom_as_what_is_in_flight_lets_it() -> No
     best = apart(problem).best
     every = synced_every(problem, homes_of_blocks(problem, best.blocks))
     assert 1 <= every <= 4
-    drained = replace(problem, streamed=False)
+    drained = replace(problem, contract="scheduled")
     best = apart(drained).best
     assert synced_every(drained, homes_of_blocks(drained, best.blocks)) == 4
 
@@ -190,5 +238,5 @@ def test_rules_score_rows_beside_the_next_ones_that_are_drawn() -> None:
     rows = max(load.rows for load in plain.loads)
     slow = {"host": {"score_row_s": min(0.1, 0.8 * alone_s / rows)}}
     assert step_s(replace(plain, calibrated=slow)) < 1.3 * alone_s
-    drawn = replace(plain, streamed=True)
+    drawn = replace(plain, contract="ready")
     assert step_s(replace(drawn, calibrated=slow)) < 1.05 * step_s(drawn)

@@ -42,6 +42,17 @@ def test_a_pool_is_idle_between_its_tasks_and_waits_for_weights_before_a_sync() 
     assert measured["waited_s"] == {"sample": pytest.approx(2.0)}, "from 8 s, when it had sampled, to 10 s"
 
 
+def test_time_between_steps_that_is_left_out_is_neither_idle_nor_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check of held-out data takes the 3 seconds from 4 s to 7 s."""
+    times, clock = PoolTimes(), iter([4.0, 7.0])
+    times.of_step(PROGRAM, [task("policy.generate", "sample", 0.0, 4.0)])
+    monkeypatch.setattr("flowgraph.runtime.measure.pool_times.time.time", lambda: next(clock))
+    with times.left_out():
+        pass
+    measured = times.of_step(PROGRAM, [task(SYNC, "sample", 7.0, 1.0), task("policy.generate", "sample", 8.0, 4.0)])
+    assert measured == {"idle": {"sample": 0.0}, "waited_s": {"sample": 0.0}}
+
+
 def test_a_pool_is_as_busy_as_its_busiest_rank_and_the_host_is_no_pool() -> None:
     times = PoolTimes()
     times.of_step(PROGRAM, [task("policy.update", "train", 0.0, 1.0)])

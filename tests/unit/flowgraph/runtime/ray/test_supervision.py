@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray
 
 from flowgraph.errors import WorkerError
 from flowgraph.runtime.ray import supervision
@@ -118,6 +119,22 @@ def test_rays_own_are_looked_at_and_a_users_are_not(
     stop(sleep(name))
     monkeypatch.setattr(supervision, "STOPPED_S", -1.0)
     assert told(Supervisor(())) == (f"{shown} is stopped, as by SIGSTOP" if shown else "")
+
+
+def test_an_actor_that_does_not_answer_has_one_heartbeat_under_way(
+    sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = list[Member]()
+
+    def ask(member: Member) -> None:
+        sent.append(member)
+
+    monkeypatch.setattr(Member, "ask", ask)
+    monkeypatch.setattr(ray, "wait", lambda refs, timeout: ([], refs))
+    watched = Supervisor((Member(SEAT, None, 0),))
+    for _ in range(3):
+        assert told(watched) == ""
+    assert len(sent) == 1
 
 
 def test_a_member_is_told_by_its_seat_and_its_process_if_that_is_here() -> None:

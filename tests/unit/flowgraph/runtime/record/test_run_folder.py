@@ -20,6 +20,7 @@ from flowgraph import Loss, Record, Value, flow, node
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import DataError, RunFolderError
 from flowgraph.files.hashes import SUMS, read_sums
+from flowgraph.flows.flow_files import find_flow
 from flowgraph.flows.settings import ResolvedSetting
 from flowgraph.language import Key, Kind, Rows
 from flowgraph.language.graph import Graph
@@ -28,7 +29,9 @@ from flowgraph.language.values import Group
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import HeldOutResult
+from flowgraph.runtime.finished_groups import TakenRows
 from flowgraph.runtime.interpreter import Executor, StepResult
+from flowgraph.runtime.places import StartState
 from flowgraph.runtime.record.checkpoint import disk_fault
 from flowgraph.runtime.record.recorder import Journal, Recorder
 from flowgraph.runtime.record.run_facts import DataFacts, ResumableRun, schema_fault
@@ -335,7 +338,7 @@ def test_a_lock_that_is_a_pipe_or_a_link_is_refused_and_what_it_points_to_stays(
     (folder.path / "lock").unlink()
     other.write_text("mine")
     (folder.path / "lock").symlink_to(other)
-    with pytest.raises(OSError, match="lock"), folder.locked():
+    with pytest.raises(RunFolderError, match="lock"), folder.locked():
         pass
     assert other.read_text() == "mine"
 
@@ -361,3 +364,13 @@ def test_a_journal_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) 
         with pytest.raises(OSError, match=name):
             Journal(tmp_path / name)
     os.close(reader)
+
+
+def test_a_replay_of_responses_that_are_older_than_the_flow_allows_is_refused(tmp_path: Path) -> None:
+    lines = ({"step": 0, "groups": [[0, 1, 0]]}, {"step": 1, "groups": [[1, 2, 0]]})
+    (tmp_path / "groups.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    replay = Replay(RunFolder(tmp_path), find_flow("grpo").flow.graph())
+    rows = StartState(Scores(torch.zeros(1)))
+    assert isinstance(replay.in_their_order(rows, lambda step: max(0, step - 1)), TakenRows)
+    with pytest.raises(DataError, match="step 1 trained on responses of version 0, and the flow allows 1 and newer"):
+        replay.in_their_order(rows, lambda step: step)
