@@ -104,7 +104,9 @@ def _late_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[t
         yield "no group may be trained on later than in its own step", "behind=1, and lag larger by as many steps"
     elif row.lag < updates * (row.ahead + row.behind):
         age = updates * (row.ahead + row.behind)
-        yield f"ahead={row.ahead} behind={row.behind} makes its weights {age} updates old, not {row.lag}", f"lag={age}"
+        fewer = row.lag // updates - row.ahead
+        hint = f"behind={fewer}, or lag={age} if the flow allows it" if fewer > 0 else f"lag={age}"
+        yield f"ahead={row.ahead} behind={row.behind} makes its weights {age} updates old, not {row.lag}", hint
     if engine is not None and not engine.hands_out:
         engines = ", ".join(name for name, capable in ENGINES.items() if capable.hands_out)
         yield f"the engine `{row.engine}` returns all responses of a step at once", f"these hand out groups: {engines}"

@@ -238,7 +238,15 @@ def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
         bound, reader = allowed_lag(placed.graph, role)
         if row.lag > max(bound, staleness):
             yield PlanError.lags_too_far(
-                where, role.name, row.lag, reader.name, bound, str(reader.at), ahead=row.ahead, updates=updates
+                where,
+                role.name,
+                row.lag,
+                reader.name,
+                bound,
+                str(reader.at),
+                ahead=row.ahead,
+                behind=row.behind,
+                updates=updates,
             )
         trained = f"{role.param}.train"
         if trained not in homes:

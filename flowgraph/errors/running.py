@@ -98,18 +98,34 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def lags_too_far(
-        cls, where: str, role: str, lag: int, node: str, at_most: int, at: str, *, ahead: int = 0, updates: int = 1
+        cls,
+        where: str,
+        role: str,
+        lag: int,
+        node: str,
+        at_most: int,
+        at: str,
+        *,
+        ahead: int = 0,
+        behind: int = 0,
+        updates: int = 1,
     ) -> PlanError:
         """Return the error for a role whose lag, in updates, exceeds the `at_most` of one of its nodes.
 
         A role is one use of a model, such as `policy.sample`, with all nodes that use it so.
-        If the role works `ahead` steps ahead, the hint has smaller depths and sync periods. A step makes `updates`.
+        If the role works `ahead` steps ahead, the hint has smaller depths and sync periods; if groups may be `behind`
+        steps late, and fewer such steps are enough, it has those. A step makes `updates` updates.
         """
         hint = f"lag={at_most} at most" if at_most else "in the flow, stale(model, at_most=…) lets a generate node lag"
-        every = max(1, lag // max(1, updates) - ahead + 1)
-        overlap = f" ({pipeline_text(ahead, every)})" if ahead else ""
-        if ahead:
-            hint = smaller_pipeline(at_most // max(1, updates), ahead, every, lag)
+        steps, allowed = lag // max(1, updates), at_most // max(1, updates)
+        every = max(1, steps - ahead - behind + 1)
+        late = f", groups at most {behind} steps late" if behind else ""
+        overlap = f" ({pipeline_text(ahead, every)}{late})" if ahead else ""
+        fits = behind - (steps - allowed)  # what is left for groups that are late
+        if behind and fits > 0:
+            hint = f"behind={fits} and lag={at_most}"
+        elif ahead:
+            hint = smaller_pipeline(allowed, ahead, every, lag)
         what = f"{role}: lag={lag}{overlap}, but {node} reads {allowed_weights(at_most)}"
         return cls(what, where=where, notes=[f"in the flow at {at}"], hint=hint)
 

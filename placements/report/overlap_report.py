@@ -68,6 +68,7 @@ def in_flight_lines(problem: PlanningProblem, homes: Sequence[RolePlacement]) ->
     again_s = fsum(task.parts.get("resume") or 0.0 for task in step.tasks if task.role in {h.role.name for h in flying})
     saved = 1 - step.period_s / scheduled_s
     gain = f"rows in flight save {saved:.0%}" if saved > 0 else f"rows in flight do not pay ({-saved:+.0%})"
+    gain = gain if f"{abs(saved):.0%}" != "0%" else "rows in flight gain nothing"
     caches = f"; caches take {show_s(again_s)}" if again_s else ""
     yield f"  {gain}: {show_s(scheduled_s)} a step if syncs wait for responses{caches}"
 

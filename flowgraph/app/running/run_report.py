@@ -130,9 +130,9 @@ def report_run(path: Path) -> RunReport:
         run=run,
         facts=run.facts(),
         curves=curves_of(run),
-        nodes_s=_mean_times(run, "nodes_s"),
-        idle=_mean_times(run, "idle"),
-        waited_s=_mean_times(run, "waited_s"),
+        nodes_s=_node_means(run),
+        idle=_pool_means(run, "idle"),
+        waited_s=_pool_means(run, "waited_s"),
         peaks=tuple(peaks),
         drawn=drawn,
     )
@@ -154,7 +154,7 @@ def curves_picture(run: RunFolder) -> Curves:
         unit = units.get(name, "") or ("tokens/s" if name == "tokens_per_s" else "")
         series.append(Series(name=names[name], unit=unit, points=tuple(curves[name]), headline=True))
     steps = [(line["step"], line.get("time", {}).get("nodes_s", {})) for line in run.metrics()]
-    for name in list(_mean_times(run, "nodes_s"))[:MAX_NODES]:
+    for name in list(_node_means(run))[:MAX_NODES]:
         points = tuple((step, seconds[name]) for step, seconds in steps if name in seconds)
         series.append(Series(name=name, unit="s a step", points=points))
     about = f"{facts['steps_done']} of {facts['steps']} steps of {facts['flow']}, {facts['status']}."
@@ -176,14 +176,25 @@ def eval_headlines(names: Collection[str]) -> list[str]:
     return [*(["eval/accuracy"] if "eval/accuracy" in names else []), *(sources if len(sources) > 1 else [])]
 
 
-def _mean_times(run: RunFolder, table: str) -> dict[str, float]:
-    sums, steps = defaultdict[str, float](float), 0
+def _node_means(run: RunFolder) -> dict[str, float]:
+    """Return the mean seconds of each node over the steps of a run, longest first."""
+    steps = [times for line in run.metrics() if (times := line.get("time", {}).get("nodes_s"))]
+    sums = Counter[str]()
+    for times in steps:
+        sums.update(times)
+    return {name: total / len(steps) for name, total in sums.most_common()}
+
+
+def _pool_means(run: RunFolder, table: str) -> dict[str, float]:
+    """Return the mean of each pool's `idle` or `waited_s` over the steps in which its idle share is known."""
+    sums, steps = defaultdict[str, float](float), Counter[str]()
     for line in run.metrics():
-        times = line.get("time", {}).get(table, {})
-        steps += bool(times)
-        for name, seconds in times.items():
-            sums[name] += seconds
-    return {name: total / steps for name, total in sorted(sums.items(), key=lambda item: -item[1])}
+        times = line.get("time", {})
+        steps.update(times.get("idle", {}).keys())
+        for name, measured in times.get(table, {}).items():
+            sums[name] += measured
+    means = {name: total / max(1, steps[name]) for name, total in sums.items()}
+    return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 
 def short_metric_names(names: Iterable[str]) -> dict[str, str]:

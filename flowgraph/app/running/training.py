@@ -42,6 +42,7 @@ from flowgraph.files.hashes import sha256
 from flowgraph.language.graph import Graph
 from flowgraph.language.values import Model, State
 from flowgraph.lowering.lower import lower
+from flowgraph.lowering.program import Run
 from flowgraph.runtime.driver import Listener, RunSpec, train
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.interpreter import LOST, Executor
@@ -50,7 +51,7 @@ from flowgraph.runtime.measure.measured_step import MeasuredRecorder
 from flowgraph.runtime.measure.profiling import Profiles, profiled_steps, write_ray_timeline
 from flowgraph.runtime.places import StartState
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
-from flowgraph.runtime.record.group_journal import GROUPS, read_groups
+from flowgraph.runtime.record.group_journal import GROUPS, groups_to_repeat, keep_to_repeat
 from flowgraph.runtime.record.recorded_values import TOKEN_ROWS
 from flowgraph.runtime.record.recorder import Recorder
 from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, unused_run_path
@@ -309,6 +310,8 @@ def _train(
 ) -> int:
     graph, job, start = ready.inputs.graph, ready.job, checkpoint.steps if checkpoint is not None else 0
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
+    by_group = any(isinstance(task, Run) and task.by_group for task in job.program.tasks)
+    again = groups_to_repeat(folder.path, start, job.steps) if by_group else None
     profiles = Profiles(folder.path.absolute(), _profiled(ready.request))
     opening = open_runtime(job.program, graphs, ready.inputs.file, ready.models, ready.chosen, observers.say, profiles)
     # Whatever servers hold that were running before, our copies come before the first sample.
@@ -325,9 +328,10 @@ def _train(
             if checkpoint is not None:
                 executor.load_state(job.program, checkpoint.parts)
             checkpoints_of(folder).forget_after(start)  # their records are removed
-            if journal := read_groups(folder.path):  # what was trained on before is trained on again, in that order
+            if again is not None:
+                keep_to_repeat(folder.path, again)  # the journal is cut to the checkpoint
                 order = executor.groups.order
-                order.planned = {step: [group.name for group in journal[step]] for step in journal if step >= start}
+                order.planned = {step: [group.name for group in groups] for step, groups in again.items()}
                 order.where = str(folder.path / GROUPS)
             folder.rewind(start, checkpoint.state().get(RECORDS, {}) if checkpoint is not None else {})
             tokens = ready.request.training.record_tokens
