@@ -22,17 +22,26 @@ FlowError
         ResourceError, a MemoryError: more than the machine has
         WorkerError, a RuntimeError: a process that failed, died or stopped answering
         RunFolderError, a FileExistsError: a folder that already exists, or is not a run folder
+        EnvironmentFailure, a RuntimeError: an environment of conversations that cannot be used, or that failed
 """
 
 from flowgraph.errors.base import FlowError, interrupt_behind, nearest, with_article
 from flowgraph.errors.inputs import BatchError, DataError, ModelError, RuleError, UsageError
 from flowgraph.errors.language import FlowTypeError, LawError, SettingError, UnknownNameError, UserCodeError
-from flowgraph.errors.running import ClusterError, PlanError, ResourceError, RunFolderError, WorkerError
+from flowgraph.errors.running import (
+    ClusterError,
+    EnvironmentFailure,
+    PlanError,
+    ResourceError,
+    RunFolderError,
+    WorkerError,
+)
 
 __all__ = [
     "BatchError",
     "ClusterError",
     "DataError",
+    "EnvironmentFailure",
     "FlowError",
     "FlowTypeError",
     "LawError",

@@ -267,3 +267,21 @@ class RunFolderError(FlowError, FileExistsError):
         """Return the error for a run that recorded no rollouts of the generate node `node`."""
         hint = "replay the run of a flow with the same generate nodes"
         return cls(f"recorded no rollouts of {node}", where=path, hint=hint)
+
+
+class EnvironmentFailure(FlowError, RuntimeError):
+    """An environment of conversations that cannot be used, or that failed in one."""
+
+    @classmethod
+    def not_loaded(cls, environment: str, why: str, *, at: str = "", hint: str = "") -> EnvironmentFailure:
+        """Return the error for an environment that cannot be loaded, with the reason; `at` is the line at fault."""
+        return cls(f"environment `{environment}` cannot be used: {why}", where=at, hint=hint)
+
+    @classmethod
+    def failed(cls, environment: str, method: str, row: str, why: str, *, at: str = "") -> EnvironmentFailure:
+        """Return the error for a method, other than a tool, that raised, hung or returned what it cannot return.
+
+        `row` says which conversation it was, and `why` has the exception.
+        """
+        what = f"environment `{environment}`: {method} failed for {row}: {why}"
+        return cls(what, where=at, hint="errors of tools are told to the model; those of other methods end the run")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowgraph.errors import LawError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flowgraph.language.handle import Completion
     from flowgraph.language.values import Value
 
+Result = TypeVar("Result")
 RowsOf = Callable[[Sequence[int], Sequence["Completion"]], "Value"]
 """Makes rows of the completions of some requests; the first argument has the places of these requests, ascending."""
 
@@ -45,7 +46,7 @@ class HandOut:
     _sizes: list[int] = field(default_factory=list[int], init=False)
     _open: Counter[int] = field(default_factory=Counter[int], init=False)
     _places: dict[int, list[int]] = field(default_factory=dict[int, list[int]], init=False)
-    _ended: dict[int, Completion] = field(default_factory=dict[int, "Completion"], init=False)
+    _ended: dict[int, Any] = field(default_factory=dict[int, Any], init=False)
     _waiting: list[int] = field(default_factory=list[int], init=False)
     _given: int = field(default=0, init=False)
 
@@ -59,10 +60,13 @@ class HandOut:
             self._places.setdefault(group, []).append(place)
         self._sizes = chunk_sizes(len(self._places), self.chunks or len(self._places))
 
-    def ended(self, place: int, completion: Completion, rows: RowsOf) -> None:
-        """Record the completion of the request at index `place`; if a chunk is now full, call `give` with its rows."""
+    def ended(self, place: int, result: Result, rows: Callable[[Sequence[int], Sequence[Result]], Value]) -> None:
+        """Record the completion of the request at index `place`, or another result for which `rows` makes rows.
+
+        If a chunk is now full, `give` is called with its rows.
+        """
         group = self._groups[place]
-        self._ended[place] = completion
+        self._ended[place] = result
         self._open[group] -= 1
         if self._open[group]:
             return

@@ -6,16 +6,18 @@ A handle offers some of `token_stats`, `sample`, `step`, `weights`/`load`, and l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from flowgraph.errors import LawError
-from flowgraph.language.hand_out import HandOut, RowsOf
+from flowgraph.language.hand_out import HandOut, Result, RowsOf
 from flowgraph.language.keys import Key
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from flowgraph.language.values import Value
 
 Verb = Literal["token_stats", "sample", "step", "weights"]
 
@@ -98,7 +100,8 @@ class SampleRequest:
 
     `repetition_penalty` divides the positive logits of tokens that the context or the response has already, and
     multiplies the negative ones, before the temperature. A sample that is `early` is returned when its own batch of
-    an engine ends, also while others that were requested with it are waiting.
+    an engine ends, also while others that were requested with it are waiting. `turn` is the turn of a conversation,
+    from 0: each turn of a sample has random numbers of its own.
     """
 
     context: tuple[int, ...]
@@ -111,6 +114,16 @@ class SampleRequest:
     repetition_penalty: float = 1.0
     stopping: Stopping = Stopping()
     early: bool = False
+    turn: int = 0
+
+    @property
+    def stream(self) -> tuple[int, ...]:
+        """Return the numbers that, with `key`, name the random numbers of the sample: prompt, sample, and later turns.
+
+        >>> SampleRequest((1,), 3, 0, 8, 1.0, Key()).stream, SampleRequest((1,), 3, 0, 8, 1.0, Key(), turn=2).stream
+        ((3, 0), (3, 0, 2))
+        """
+        return (self.prompt, self.sample, self.turn) if self.turn else (self.prompt, self.sample)
 
     def reshaped(self) -> dict[str, float]:
         """Return the settings, by name, that change the distribution of tokens: `repetition_penalty` and truncation.
@@ -241,8 +254,21 @@ class Tokenizer(Protocol):
         """Return the token ids of a chat up to the start of the model's turn, or with `answer` as this turn."""
         ...
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of a response without special tokens."""
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of a response, with its special tokens only if `special`."""
+        ...
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *, answers: bool = True
+    ) -> str:
+        """Return the text of a chat by the model's template, which gets the schemas of `tools`.
+
+        If `answers`, the text ends where the model's turn starts. An error of the template is raised.
+        """
+        ...
+
+    def tokens_of(self, text: str) -> tuple[int, ...]:
+        """Return the token ids of a rendered text, to which nothing is added."""
         ...
 
 
@@ -315,22 +341,41 @@ def gather(handle: Handle, requests: Sequence[SampleRequest], rows: RowsOf | Non
     so, `rows` is called with all responses to one or more prompts as soon as these have finished, and a second call of
     `gather` with `rows` in one run of the node's body raises LawError. If not, `rows` is never called.
     """
+
+    def sample(place: int, early: bool) -> Coroutine[Any, Any, Completion]:
+        request = requests[place]
+        return handle.sample(replace(request, early=True) if early else request)
+
+    return run_together(handle, [request.prompt for request in requests], sample, rows)
+
+
+def run_together(
+    handle: Handle,
+    prompts: Sequence[int],
+    start: Callable[[int, bool], Coroutine[Any, Any, Result]],
+    rows: Callable[[Sequence[int], Sequence[Result]], Value] | None = None,
+) -> list[Result]:
+    """Run one coroutine for each entry of `prompts` at once, and return their results in this order.
+
+    `start` makes the coroutine of an index, which samples from `handle`; its second argument says whether the requests
+    must be `early`. `prompts` are the numbers of the prompts that the coroutines answer, and `rows` is that of
+    `gather`, with results in place of completions. All else is as in `gather`, too.
+    """
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
     hand_out: HandOut | None = getattr(handle, "hand_out", None) if rows is not None else None
     if hand_out is not None:
-        hand_out.begin([request.prompt for request in requests])
-        requests = [replace(request, early=True) for request in requests]
+        hand_out.begin(prompts)
 
-    async def one(place: int, request: SampleRequest) -> Completion:
-        completion = await handle.sample(request)
+    async def one(place: int) -> Result:
+        result = await start(place, hand_out is not None)
         if hand_out is not None and rows is not None:
-            hand_out.ended(place, completion, rows)
-        return completion
+            hand_out.ended(place, result, rows)
+        return result
 
-    async def ask() -> list[Completion]:
-        return list(await asyncio.gather(*(one(place, request) for place, request in enumerate(requests))))
+    async def ask() -> list[Result]:
+        return list(await asyncio.gather(*map(one, range(len(prompts)))))
 
     try:
         asyncio.get_running_loop()

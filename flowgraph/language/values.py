@@ -320,6 +320,17 @@ class Trajectory(Value):
     dtype = "int64"
 
 
+class Turns(Value):
+    """Which turn of a conversation each token of a response belongs to, from 0: [B, T] int64.
+
+    What follows a turn of the policy and answers it, such as the output of a tool, belongs to that turn. Rows with such
+    a part have tokens that the policy did not write, which their `Mask` leaves out.
+    """
+
+    kind = Kind.TOKEN
+    dtype = "int64"
+
+
 @dataclass_transform(kw_only_default=True)
 class Record(Value):
     """A value with named parts, declared as annotations; each part is a port of the same node."""

@@ -100,14 +100,30 @@ class ChatTokenizer:
         """
         chat = [*messages] if answer is None else [*messages, {"role": "assistant", "content": answer}]
         if self._tokenizer.chat_template:
-            rendered = self._tokenizer.apply_chat_template(chat, add_generation_prompt=answer is None, tokenize=False)
-            return tuple(self._tokenizer.encode(rendered, add_special_tokens=False, verbose=False))
+            return self.tokens_of(self.render(chat, answers=answer is None))
         ids = tuple(self._tokenizer.encode("\n".join(message["content"] for message in chat), verbose=False))
         return ids if answer is None else (*ids, self._tokenizer.eos_token_id)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of a response from its token ids; special tokens are left out."""
-        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *, answers: bool = True
+    ) -> str:
+        """Return the text of a chat by the model's template, which gets the schemas of `tools`.
+
+        If `answers`, the text ends where the model's turn starts. An error of the template is raised.
+        """
+        schemas = {"tools": list(tools)} if tools else {}
+        text: str = self._tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=answers, tokenize=False, **schemas
+        )
+        return text
+
+    def tokens_of(self, text: str) -> tuple[int, ...]:
+        """Return the token ids of a rendered text, to which nothing is added."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of a response from its token ids; special tokens are left out unless `special`."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=not special)
         return text
 
 

@@ -15,7 +15,7 @@ import tempfile
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 from nodes.scoring.confinement import Allowed, environment
 from nodes.scoring.grader_guard import remove
@@ -27,15 +27,17 @@ from nodes.scoring.rules import RuleRef
 READ_BYTES = 65_536
 PRINTED_TAIL_BYTES = 2_048
 _LAST_READS = 64
-_PROCESS_FILE = str(Path(__file__).with_name("grader_process.py"))
 
 
 class GraderWorker:
     """One grader process: its channel, the questions that it has not answered, and the end of its output.
 
     `owed` pairs the id of a question with the index of its row (-1 for loading the rule). `deadline_s`, on the pool's
-    clock, is infinite while the worker is idle.
+    clock, is infinite while the worker is idle. A subclass may run another `program`, with longer answers.
     """
+
+    program: ClassVar[str] = str(Path(__file__).with_name("grader_process.py"))
+    message_bytes: ClassVar[int] = MESSAGE_BYTES
 
     def __init__(self, rule: RuleRef, may: Allowed, import_path: Sequence[str]) -> None:
         self.scratch = tempfile.mkdtemp(prefix="flowgraph_rule-")  # `flowgraph.runtime.scratch` trusts nothing inside
@@ -45,7 +47,7 @@ class GraderWorker:
         no_sockets = [] if may.unconfined or may.endpoints else ["--no-sockets"]
         with os.fdopen(questions), os.fdopen(answers):
             self.process, self._lifeline = start_guarded(
-                [sys.executable, "-P", "-u", _PROCESS_FILE, *confined, *no_sockets],
+                [sys.executable, "-P", "-u", self.program, *confined, *no_sockets],
                 self.scratch,
                 may,
                 [] if may.unconfined else readable(rule, import_path, may),
@@ -104,7 +106,7 @@ class GraderWorker:
         except OSError:
             return None
         *lines, self._unread = (self._unread + read).split(b"\n")
-        return lines if read and len(self._unread) <= MESSAGE_BYTES else None
+        return lines if read and len(self._unread) <= self.message_bytes else None
 
     def read_printed(self) -> bytes | None:
         """Return the output that has arrived, up to 64 KiB, and keep the last 2,048 bytes of all output in `printed`.

@@ -60,10 +60,7 @@ def decode(
     tokens, for requests with such texts. The completion is not cut at the text. Raises LawError, which names the
     prompt, if the model's logits are NaN or infinite.
     """
-    rows = [
-        _SampleState(request, request.ends(ends), request.key.generator(request.prompt, request.sample))
-        for request in requests
-    ]
+    rows = [_SampleState(request, request.ends(ends), request.key.generator(*request.stream)) for request in requests]
 
     def goes_on(row: _SampleState) -> bool:
         if row.finished or len(row.tokens) >= row.request.max_tokens:

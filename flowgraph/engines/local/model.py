@@ -37,6 +37,7 @@ class LocalModel(TorchHandle):
 
     engine = "local"
     generates = True
+    lockstep = True  # conversations wait for each other, so that batches, and their rounding, repeat
 
     ranks: Ranks = field(default_factory=SingleRank)
     _waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiting] = field(

@@ -33,8 +33,8 @@ def refuse_other_distribution(request: SampleRequest, engine: EngineCapabilities
 
 
 def sample_seed(request: SampleRequest) -> int:
-    """Return the random seed of a sample, from 0 to 2⁶³ - 1; it depends only on key, prompt and sample number."""
-    return request.key.bits(request.prompt, request.sample)[0] >> 1
+    """Return the random seed of a sample, from 0 to 2⁶³ - 1; it depends only on key, prompt, sample and turn."""
+    return request.key.bits(*request.stream)[0] >> 1
 
 
 class _Span(BaseModel):

@@ -1,0 +1,1 @@
+"""Environments: conversations of several turns, with tools and other voices; `nodes.interaction` has the node."""
