@@ -16,6 +16,7 @@ from nodes.advantages import (
 from nodes.correction import importance_weights, normalized_weights, rejected
 from nodes.demonstrations import demonstrations
 from nodes.evaluation import accuracy, evaluate, evaluate_at_k, pass_at_k
+from nodes.interaction import Episodes, TurnScores, earned, interact
 from nodes.kl import adaptive_kl, kl_abs, kl_estimate, kl_k1, kl_k2, kl_k3, weighted
 from nodes.likelihood import critic_values, entropy, logprobs, squared_probs
 from nodes.losses import cispo_loss, clipped, cross_entropy, dppo_loss, entropy_bonus, policy_gradient, value_loss
@@ -70,6 +71,7 @@ __all__ = [
     "Columns",
     "Critic",
     "Entropy",
+    "Episodes",
     "Finished",
     "ImportanceWeights",
     "Judge",
@@ -94,6 +96,7 @@ __all__ = [
     "Text",
     "TokenAdvantages",
     "TokenKL",
+    "TurnScores",
     "Values",
     "Versions",
     "accuracy",
@@ -107,6 +110,7 @@ __all__ = [
     "demonstrations",
     "discounted_returns",
     "dppo_loss",
+    "earned",
     "entropy",
     "entropy_bonus",
     "entropy_shaped",
@@ -121,6 +125,7 @@ __all__ = [
     "gspo_loss",
     "high_covariance",
     "importance_weights",
+    "interact",
     "judged",
     "kl_abs",
     "kl_cov_loss",

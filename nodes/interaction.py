@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 
 from flowgraph import Metric, node
 from flowgraph.errors import EnvironmentFailure, RuleError, nearest
-from flowgraph.language import Key, Measure
+from flowgraph.language import Key, Measure, Parts
 from flowgraph.language.handle import WHOLE_VOCABULARY, Handle, SampleRequest, Stopping, Truncation, run_together
 from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory, Turns, Versions
 from nodes.environments.call_formats import CALL_FORMATS, CallFormat
@@ -162,6 +162,12 @@ def interact(
 
     conversations = [group for group in table.groups for _ in range(n)]
     return episodes(range(len(conversations)), run_together(policy.handle, conversations, table.play, episodes))
+
+
+@node(kind="score")
+def earned(episodes: Annotated[Episodes, Parts("scores")]) -> Scores:
+    """Return what the environment rewarded each conversation with, as the score of a check of held-out rows: [B]."""
+    return Scores(episodes.scores.data)
 
 
 @dataclass(eq=False)

@@ -55,6 +55,7 @@ from flowgraph.checks.streaming import (
     check_chunks_can_be_handed_out,
     check_chunks_share_a_step,
 )
+from flowgraph.checks.written_tokens import check_masks_are_of_written_tokens
 from flowgraph.language.call_laws import check_op, check_region, check_result
 from flowgraph.language.handle import SampleRequest
 from flowgraph.language.keys import Key
@@ -79,6 +80,7 @@ LAWS: Laws = {
         Law(4, "makers", "a value was made by the weights that its port asks for", check_weights_match_ports),
         Law(4, "lag", "a loss on rows of stale weights corrects for it", check_staleness_is_corrected),
         Law(4, "corrected", "a correction applies to the ratio that it is used with", check_corrections_match_use),
+        Law(4, "written", "a loss counts only tokens that the policy wrote", check_masks_are_of_written_tokens),
         Law(8, "temperature", "values that are compared are of one distribution", check_distributions_match),
     ),
     "named": (

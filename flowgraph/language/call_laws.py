@@ -185,7 +185,8 @@ def check_result(node: Node, result: Any, inputs: Mapping[str, Any]) -> None:
     `result` is a tuple if the node has several results; `inputs` are its values by port. Errors: too many or too few
     results; a result of the wrong type; a token column that is not [rows, tokens]; a column whose kind of number (int,
     float, bool) is not that of its type; and, unless the op makes or reorders rows, rows whose number or order of ids
-    differs from that of the inputs. Inputs on ports with `Rows.OTHER` are not compared.
+    differs from that of the inputs, and a mask of tokens that no mask among the inputs has. Inputs on ports with
+    `Rows.OTHER` are not compared.
     """
     results = result if isinstance(result, tuple) else (result,)
     where = str(node.at)
@@ -225,11 +226,25 @@ def _check_kept(node: Node, results: Sequence[Value], inputs: Mapping[str, Any])
             what = f"{node.op.name} got {' and '.join(map(str, sorted(counts)))} rows and returned {count}"
             hint = 'a node that filters or makes rows is a @node(rows="new"), and returns a Record with their ids'
             raise LawError(what, where=str(node.at), hint=hint)
+        _check_narrowed(node, result, values)
         for value, kind in product(values, (Group, Sample, Trajectory)):
             before, after = find([value], kind), find([result], kind)
             if before is not None and after is not None and not torch.equal(before.data.cpu(), after.data.cpu()):
                 hint = 'a node that reorders rows is a @node(rows="reordered")'
                 raise LawError(f"{node.op.name} returned its rows in another order", where=str(node.at), hint=hint)
+
+
+def _check_narrowed(node: Node, result: Value, inputs: Sequence[Value]) -> None:
+    """Refuse a mask with tokens that none of the masks among the inputs has, such as padding, or the text of a tool."""
+    made, masks = find([result], Mask), [value.data for value in leaves(inputs) if isinstance(value, Mask)]
+    masks = [mask for mask in masks if made is not None and mask.shape == made.data.shape]
+    if made is None or not masks:
+        return
+    kept = sum((mask != 0).to(made.data.device) for mask in masks)
+    extra = int(((made.data != 0) & (kept == 0)).sum())
+    if extra:
+        what = f"{node.op.name} returned a mask with {extra} tokens that the mask which it read leaves out"
+        raise LawError(what, where=str(node.at), hint="a node may narrow a mask, and never widen it")
 
 
 def _row_count(value: Value) -> int | None:

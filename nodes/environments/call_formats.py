@@ -180,7 +180,7 @@ def _react(text: str, tools: Schemas) -> list[ToolCall]:
             return [ToolCall(name, fault=f"the action input is not valid JSON: {error}")]
     only = only_argument([tool for tool in tools if tool["function"]["name"] == name])
     if only is None:
-        return [ToolCall(name, {} if not given else {}, "" if not given else "the action input is not a JSON object")]
+        return [ToolCall(name, fault="the action input is not a JSON object" if given else "")]
     return [ToolCall(name, {only[1]: given.strip("\"'")})]
 
 
@@ -212,9 +212,10 @@ def _listed(tools: Schemas) -> str:
 
 def _explain_hermes(tools: Schemas) -> str:
     return (
-        "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function "
-        f"signatures within <tools></tools> XML tags:\n<tools>\n{_listed(tools)}\n</tools>\n\nFor each function call, "
-        "return a json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
+        "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
+        f"function signatures within <tools></tools> XML tags:\n<tools>\n{_listed(tools)}\n</tools>\n\n"
+        "For each function call, return a json object with function name and arguments within <tool_call></tool_call> "
+        "XML tags:\n<tool_call>\n"
         '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
     )
 

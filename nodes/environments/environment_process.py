@@ -1,4 +1,4 @@
-"""The program of an environment's process: it loads one class and runs its methods, each on the state of a conversation.
+"""The program of an environment's process: it loads a class, and runs its methods on the state of a conversation.
 
 It keeps no conversation. A question has the state that an earlier answer returned, pickled, and the answer has the
 state after the call; so any process can take the next call, and a call that is killed changes nothing. Questions and
@@ -13,7 +13,7 @@ import importlib.util
 import inspect
 import json
 import os
-import pickle
+import pickle  # noqa: TID251 - only of a state that such a process wrote, in one with the same rights
 import random
 import signal
 import sys
@@ -107,7 +107,7 @@ class LoadedEnvironment:
 
 
 def _plain(question: Mapping[str, Any], value: Any) -> Any:
-    """Return a method's value as JSON has it: a tool's as text of limited length, a reward as a float, else messages."""
+    """Return a method's value as JSON has it: a tool's as text of limited length, a reward as a float."""
     method, limit = question["method"], question["characters"]
     if method == "tool":
         text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)

@@ -108,7 +108,7 @@ class Lockstep:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """When a conversation ends: tokens after its first context, turns of the policy, tokens of a turn, a failed call."""
+    """The limits of a conversation: tokens after its first context, turns of the policy, and tokens of a turn."""
 
     max_tokens: int
     max_turns: int

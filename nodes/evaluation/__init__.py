@@ -10,6 +10,7 @@ from flowgraph import Metric, flow, node
 from flowgraph.language import Measure
 from flowgraph.language.values import Group
 from nodes.evaluation.estimates import chance_at_k
+from nodes.interaction import EnvironmentName, earned, interact
 from nodes.sampling import generate
 from nodes.scoring import FULL_MARKS, Rule, score
 from nodes.values import Accuracy, Policy, Prompts, Rollout, Scores
@@ -91,6 +92,14 @@ def evaluate_at_k(
     """
     rollout = generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
     return pass_at_k(score(rollout, by=by), rollout.group, k=k)
+
+
+@flow
+def evaluate_episodes(
+    prompts: Prompts, policy: Policy, *, env: EnvironmentName, n: int = 1, temperature: float = 0.0
+) -> Accuracy:
+    """Play `n` conversations with `env` from each held-out prompt, and return the share that it rewards with 1."""
+    return accuracy(earned(interact(policy, prompts, env=env, n=n, temperature=temperature)))
 
 
 @flow

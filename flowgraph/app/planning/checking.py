@@ -163,7 +163,7 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
             for name, rows in inputs.data.train_sets():
                 refuse_unscorable(rule, rows, name)
                 refuse_unknown_sources(rule, rows, name)
-    samplers = [node for node in graph.nodes if node.op.name in ("generate", "refill")]
+    samplers = [node for node in graph.nodes if node.op.name in ("generate", "interact", "refill")]
     if inputs is not None and samplers:  # held-out rows: `held_out_check`
         longest = max(getattr(node.settings, "max_tokens", 0) for node in samplers)
         refuse_long_rows(inputs, inputs.data.train_sets(), longest)

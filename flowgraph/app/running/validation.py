@@ -20,7 +20,7 @@ from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import HeldOutCheck
 from nodes.data.source import FixedPrompts
 from nodes.data.suggestions import suggested
-from nodes.evaluation import evaluate
+from nodes.evaluation import evaluate, evaluate_episodes
 from nodes.scoring.remote import SERVED
 from nodes.scoring.rules import refuse_unknown_sources, refuse_unscorable
 from nodes.values import Policy
@@ -52,7 +52,9 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     if not held_out.num_rows:
         raise DataError.unusable(inputs.data.name, "has no held-out rows", hint="--eval-every 0, or --held-out FILE")
     nodes = {node.op.name: node for node in reversed(flow.nodes)}
+    player = nodes.get("interact") if "score" not in nodes else None  # its environment scores the check too
     sampler, scorer = (getattr(nodes.get(op, nodes.get("refill")), "settings", None) for op in ("generate", "score"))
+    sampler = player.settings if player is not None else sampler
     rule, longest = getattr(scorer, "by", "data"), suggested(inputs.data.data_source).get("generate.max_tokens", 256)
     rows = check_rows(held_out, training.eval_rows)
     settings = _check_settings(training, rule, getattr(sampler, "max_tokens", longest))
@@ -63,15 +65,21 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
 
     refuse_long_rows(inputs, [(f"checked rows of {inputs.data.name}", held_out.take([*rows]))], settings["max_tokens"])
     served = next((nodes[name] for name in SERVED if name in nodes), None) if scorer is None else None
-    if served is None and isinstance(rule, str):
+    if player is None and served is None and isinstance(rule, str):
         name = f"the held-out rows of {inputs.data.name}"
         refuse_unscorable(rule, held_out, name, FOR_MODELS)
         refuse_unknown_sources(rule, held_out, name)
 
-    def by_the_server(node: Node) -> Node:
+    def as_in_the_flow(node: Node) -> Node:
+        if player is not None and node.op.name == player.op.name:
+            sampling = {name: settings[name] for name in ("n", "temperature")}
+            return replace(node, settings=player.settings.model_copy(update=sampling))
         return replace(node, op=served.op, settings=served.settings) if served and node.op.name == "score" else node
 
-    graph = rewrite(compile_graph(rewrite(evaluate.graph(settings), by_the_server)), at_the_flows_line)
+    graph = evaluate.graph(settings)
+    if player is not None:
+        graph = evaluate_episodes.graph({"env": getattr(player.settings, "env", "")})
+    graph = rewrite(compile_graph(rewrite(graph, as_in_the_flow)), at_the_flows_line)
     graph = replace(graph, at=flow.at)
     _refuse_metrics(graph, held_out.take([*rows]), inputs.data.name, request)
     plan = plan_second_flow(program.plan, graph, {"policy": policy})
