@@ -16,8 +16,8 @@ def check_masks_are_of_written_tokens(graph: Graph) -> Iterator[FlowError]:
     """Yield an error for each loss on conversations whose mask does not come from that of its rows.
 
     A mask comes from it if it is the part of a record, or the result of nodes that each read such a mask, which they
-    may only narrow (`call_laws.check_result`). A mask that is made from anything else, such as lengths, would count tokens
-    of tools and users. Rows without a part of type `Turns` are not checked.
+    may only narrow (`call_laws.check_result`). A mask that is made from anything else, such as lengths, would count
+    tokens of tools and users. Rows without a part of type `Turns` are not checked.
     """
     facts = facts_of(graph)
     for node in graph.all_nodes:

@@ -111,18 +111,19 @@ class ChatTurns:
 
     def _after(self, messages: Sequence[Message], answer: str) -> str:
         """Return the text behind `answer`, with these messages after it; raise ModelError if it is not kept."""
-        before = self._rendered([QUESTION]) + answer
         whole = self._rendered([QUESTION, {"role": "assistant", "content": answer}, *messages])
-        if not whole.startswith(before):
+        text = _behind(self._rendered([QUESTION]), answer, whole)
+        if text is None:
             raise ModelError("its chat template renders earlier turns in another way once messages follow", hint=_KEEP)
-        return whole[len(before) :]
+        return text
 
     def _keeps(self, role: str, answer: str) -> bool:
         """Return whether two turns with this answer stay as they are when a message of this role follows each."""
         turn = [{"role": "assistant", "content": answer}, {"role": role, "name": "f", "content": RESULT}]
         one = self._rendered([QUESTION, *turn])
-        kept = one.startswith(self._rendered([QUESTION]) + answer)
-        return kept and self._rendered([QUESTION, *turn, *turn]).startswith(one + answer)
+        if _behind(self._rendered([QUESTION]), answer, one) is None:
+            return False
+        return _behind(one, answer, self._rendered([QUESTION, *turn, *turn])) is not None
 
     def _shows(self, role: str) -> bool:
         try:
@@ -133,6 +134,15 @@ class ChatTurns:
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         return self.tokenizer.render(messages, self.tools)
+
+
+def _behind(before: str, answer: str, whole: str) -> str | None:
+    """Return what follows `before` and `answer` in `whole`; None if it does not start with them.
+
+    White space between them is the model's own: some templates write a space before an answer, which models learn.
+    """
+    rest = whole[len(before) :].lstrip() if whole.startswith(before) else ""
+    return rest[len(answer) :] if rest.startswith(answer) else None
 
 
 def _explains(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]) -> bool:

@@ -36,7 +36,8 @@ def test_each_format_reads_its_call(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("boxed", r"so \boxed{1} and \boxed{{3}}"), ("whole", " {3}\n"), ("react", "Action: take\nAction Input: {3}")]
+    ("name", "text"),
+    [("boxed", r"so \boxed{1} and \boxed{{3}}"), ("whole", " {3}\n"), ("react", "Action: take\nAction Input: {3}")],
 )
 def test_the_only_argument_of_the_only_tool_needs_no_name(name: str, text: str) -> None:
     if name == "react":
@@ -81,8 +82,11 @@ def test_what_is_nearly_a_call_says_why_it_is_none(name: str, text: str, why: st
 
 
 PIECES = st.sampled_from(
-    ["<tool_call>", "</tool_call>", "<|python_tag|>", "Action:", "Action Input:", "Observation:", "\\boxed{", "}", "{"]
-    + ['{"name":', '"add"', '"arguments":', "add(", ")", "[", "]", "\n", "number=", "\x00", "\ud800", "9" * 5_000, "'"]
+    [
+        *("<tool_call>", "</tool_call>", "<|python_tag|>", "Action:", "Action Input:", "Observation:", "\\boxed{"),
+        *("}", "{", '{"name":', '"add"', '"arguments":', "add(", ")", "[", "]", "\n", "number=", "\x00", "\ud800", "'"),
+        "9" * 5_000,
+    ]
 )
 
 
