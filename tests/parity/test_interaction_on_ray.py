@@ -1,4 +1,4 @@
-"""Conversations on Ray: two ranks that sample, with processes of environments of their own, play as one process does."""
+"""Conversations on Ray: two ranks, each with processes of environments of its own, play as one process does."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ GAME = Path(__file__).parents[2] / "examples" / "environments" / "guessing_game.
 
 def run(out: Path, **where: Any) -> tuple[dict[tuple[int, int], tuple[Any, ...]], list[dict[str, float]]]:
     """Return the conversations of the first step by row, and the metrics without seconds, of a run of two steps."""
-    settings = {"interact.n": 4, "interact.env": f"{GAME}:GuessingGame"}
+    settings = {"policy.interact.n": 4, "policy.interact.env": f"{GAME}:GuessingGame"}
     result = flowgraph.run(
-        str(GAME), data="digits:length=1", batch=3, steps=2, settings=settings, eval_rows=2, out=out, seed=5, **where
+        str(GAME), data="digits", batch=3, steps=2, settings=settings, eval_rows=2, out=out, seed=5, **where
     )
-    table = pq.read_table(sorted((out / "rollouts").rglob("*.parquet"))[0])
+    table = pq.read_table(min((out / "rollouts").rglob("*.parquet")))
     names = ("tokens", "mask", "turns", "scores", "text", "text.end")
     columns = [table.column(name).to_pylist() for name in ("group", "sample", *names)]
     metrics = [{name: value for name, value in line.items() if name != "time"} for line in result.metrics]

@@ -16,15 +16,14 @@ from flowgraph import Loss, flow, node
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import EnvironmentFailure, LawError, SettingError
 from flowgraph.language import Key
-from flowgraph.language.handle import Completion, SampleRequest
 from flowgraph.language.hand_out import HandingOut, HandOut
+from flowgraph.language.handle import Completion, SampleRequest
 from flowgraph.language.values import Lengths, Mask
 from nodes import (
     Episodes,
     Policy,
     Prompts,
     Rollout,
-    clipped,
     group_normalize,
     interact,
     logprobs,
@@ -374,7 +373,9 @@ def test_a_node_that_widens_a_mask_is_refused_when_it_runs(run_graph: Any, tiny:
     def wide(prompts: Prompts, policy: Policy) -> Mask:
         return widened(interact(policy, prompts, env=Echo, max_turns=3, turn_tokens=6, stop=(10,)).mask)
 
-    with pytest.raises(LawError, match=r"widened returned a mask with .* tokens that the mask which it read leaves out"):
+    with pytest.raises(
+        LawError, match=r"widened returned a mask with .* tokens that the mask which it read leaves out"
+    ):
         run_graph(wide.graph(), {"prompts": prompts_at(rows, range(4)), "policy": Policy(tiny())}, KEY)
 
 
