@@ -93,12 +93,14 @@ $(MADE):
 $(RUNTIME): pyproject.toml constraints.txt | $(MADE)
 	@echo "installing what a run needs into $(VENV); torch is large, so the first time takes minutes"
 	$(call INSTALL_LARGE)
+	@$(BIN)/python -m pip uninstall --quiet --yes flowgraph 2>/dev/null  # our name up to 0.1.0; another project's on PyPI
 	$(INSTALL) -e '.[models,gym,math,draw]'
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(MADE)
 	@echo "installing what a run and the tests need into $(VENV); torch is large, so the first time takes minutes"
 	$(call INSTALL_LARGE,$(LARGE_DEV))
+	@$(BIN)/python -m pip uninstall --quiet --yes flowgraph 2>/dev/null
 	$(INSTALL) -e '.[models,gym,math,draw,dev]'
 	@touch $(RUNTIME) $@
 

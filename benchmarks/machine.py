@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from flowgraph.errors.distribution import DISTRIBUTION
+
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -25,7 +27,7 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """Name the processor, the cores, the load of the last minute, Python, and the versions of packages."""
     names = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     cpu = next((line.partition(": ")[2] for line in names if line.startswith("model name")), platform.machine())
-    versions = {name: version(name) for name in packages}
+    versions = {name: version(DISTRIBUTION if name == "flowgraph" else name) for name in packages}
     load = os.getloadavg()[0]
     return {
         "cpu": cpu,

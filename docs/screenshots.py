@@ -1,6 +1,6 @@
 """Take the pictures of `diagrams.md` and `samples.md` that are pixels: pages in a browser, and one PNG of ours.
 
-Run it from anywhere: `python docs/screenshots.py`. It needs Chromium and the packages of `flowgraph[draw]` and
+Run it from anywhere: `python docs/screenshots.py`. It needs Chromium and the packages of `flowgraph-rl[draw]` and
 playwright; no test runs it. Not here: the SVGs (`generate.py`).
 """
 

@@ -16,13 +16,14 @@ from flowgraph.cluster.this_machine import available_cores, free_bytes, plannabl
 from flowgraph.engines.servers import environments
 from flowgraph.engines.servers.environments import folder_of, installed_packages
 from flowgraph.engines.table import ENGINES, environment
+from flowgraph.errors.distribution import install_command, installed_version, other_projects
 from flowgraph.models.sizes import BuiltInModel, built_in_models
 from flowgraph.models.table import ListedModel, table
 from flowgraph.runtime.ray.open_ports import listening_sockets
 from nodes.scoring.grader_rights import confinement_summary
 
 PACKAGES = (
-    *("flowgraph", "torch", "transformers", "ray", "sglang", "pyarrow", "pydantic", "networkx", "rich", "gguf"),
+    *("torch", "transformers", "ray", "sglang", "pyarrow", "pydantic", "networkx", "rich", "gguf"),
     *("reasoning-gym", "sandlock"),
 )
 
@@ -30,10 +31,11 @@ PACKAGES = (
 def machine_facts() -> dict[str, Any]:
     """Return facts about this machine by name: versions of software, cores, free memory and disk in bytes, and GPUs.
 
-    The keys are `python`, `platform`, each of `PACKAGES`, `cores`, `memory_free_bytes`, `memory_planned_for_bytes`,
-    `gpus` (names; empty without torch), `shared_memory_free_bytes`, `disk_free_bytes` (of the working folder),
-    `rules_run` (how scoring rules are confined), `ray_asks_for` (what a Ray started here asks of those who connect) and
-    `ray_and_engines_listen` (addresses). A version or a size that is not known is None.
+    The keys are `python`, `platform`, `flowgraph`, `other_projects_of_the_same_name` (installed distributions that also
+    have a package `flowgraph`, `nodes` or `placements`), each of `PACKAGES`, `cores`, `memory_free_bytes`,
+    `memory_planned_for_bytes`, `gpus` (names; empty without torch), `shared_memory_free_bytes`, `disk_free_bytes` (of
+    the working folder), `rules_run` (how scoring rules are confined), `ray_asks_for` (what a Ray started here asks of
+    those who connect) and `ray_and_engines_listen` (addresses). A version or a size that is not known is None.
     """
     try:
         import torch
@@ -49,6 +51,8 @@ def machine_facts() -> dict[str, Any]:
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
+        "flowgraph": installed_version(),
+        "other_projects_of_the_same_name": other_projects(),
         **{package: _version(package) for package in PACKAGES},
         "cores": available_cores(),
         "memory_free_bytes": free_bytes(),
@@ -95,7 +99,7 @@ def engine_facts(cache: Path | None) -> list[dict[str, str]]:
     facts += [
         {
             "name": engine.name,
-            "about": f"{engine.versions.engine} on GPUs: pip install 'flowgraph[{engine.extra}]'",
+            "about": f"{engine.versions.engine} on GPUs: {install_command(engine.extra)}",
             "known": str(engine.versions),
             "installed": _version(engine.name) or "",
             "folder": sys.prefix,

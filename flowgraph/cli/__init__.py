@@ -7,6 +7,7 @@ import sys
 
 from flowgraph.cli.output import note
 from flowgraph.errors import FlowError
+from flowgraph.errors.distribution import refuse_other_packages
 from flowgraph.errors.exit_codes import ExitCode
 
 LONGEST_SHOWN = 200  # characters of a path
@@ -18,13 +19,12 @@ def main() -> None:
     A FlowError is printed to stderr and gives its own exit code; an OSError with a path is printed too and gives 1. An
     interrupt gives 130, a closed pipe 0. Other exceptions are raised.
     """
-    from flowgraph.cli.application import run_command
-    from flowgraph.flows.flow_files import refuse_shadowed_packages
-
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does: a path need not be text
     try:
-        refuse_shadowed_packages()
+        refuse_other_packages()
+        from flowgraph.cli.application import run_command  # imports all packages, which may be another project's
+
         sys.exit(run_command())
     except FlowError as error:
         note(error)  # names in it may be those of a file that was given to us

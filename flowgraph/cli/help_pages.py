@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from flowgraph.cli.output import say
+from flowgraph.errors.distribution import installed_version
 
 WIDEST = 120  # columns; longer lines of text are hard to read
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": WIDEST}
@@ -110,8 +110,5 @@ class Commands(TyperGroup):
 def show_version(flag: bool) -> None:
     """Print the installed version, or "unknown" if there is none, and raise `typer.Exit`; do nothing without `flag`."""
     if flag:
-        try:
-            say(f"flowgraph {version('flowgraph')}")
-        except PackageNotFoundError:
-            say("flowgraph unknown")
+        say(f"flowgraph {installed_version() or 'unknown'}")
         raise typer.Exit

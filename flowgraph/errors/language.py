@@ -251,6 +251,17 @@ class UserCodeError(FlowError, RuntimeError):
         return cls(what, where=path, hint=f"rename it, for example to my_{name}.py")
 
     @classmethod
+    def other_project(cls, path: str, name: str, owner: str, ours: str) -> UserCodeError:
+        """Return the error for an installed package of another project that has the name of one of flowgraph's.
+
+        `owner` is that project's distribution with its version, and `ours` the name of flowgraph's distribution.
+        """
+        what = f"this is the package `{name}` of another project, {owner}, and not that of {ours}"
+        theirs = owner.partition(" ")[0]
+        hint = f"pip uninstall {theirs}, then install {ours} again, since they share a folder; or use two environments"
+        return cls(what, where=path, hint=hint)
+
+    @classmethod
     def another_module(cls, path: str, name: str, got: str) -> UserCodeError:
         """Return the error for an import in a user's file that gave the module in `got`, not the one next to it."""
         what = f"`{name}` is next to this file, but importing that name gives {got}"

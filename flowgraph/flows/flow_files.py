@@ -17,12 +17,11 @@ from types import ModuleType
 from typing import Any
 
 from flowgraph.errors import FlowError, UnknownNameError, UserCodeError
+from flowgraph.errors.distribution import HOME, OURS
 from flowgraph.files.shipped import flows_folder
 from flowgraph.flows.entry_points import find, load_entry, named, names, package_of
 from flowgraph.language.flow import Flow, traceback_line
 
-OURS = ("flowgraph", "nodes", "placements")
-HOME = Path(__file__).resolve().parents[2]  # the folder of these packages
 SHIPPED = "flowgraph"  # the package that brings the shipped flows
 USER_MODULES = "flowgraph_flow"  # a user's file is imported as `flowgraph_flow.<stem>`
 
@@ -207,11 +206,3 @@ def _refuse_namesakes(path: Path) -> None:
         got = getattr(sys.modules.get(root), "__file__", None)
         if neighbour.is_file() and got is not None and Path(got).resolve() != neighbour.resolve():
             raise UserCodeError.another_module(str(path), root, got)
-
-
-def refuse_shadowed_packages() -> None:
-    """Raise UserCodeError if Python would import a module of another project in place of one of our packages."""
-    for name in OURS:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin and not Path(spec.origin).resolve().is_relative_to(HOME):
-            raise UserCodeError.shadows(spec.origin, name)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import ModelError
+from flowgraph.errors.distribution import install_command
 from flowgraph.models.heads import head_names, head_of
 from flowgraph.models.libraries import Model, peft, quiet, seeded
 
@@ -35,7 +36,7 @@ def add_adapters(model: Model, source: ModelSource, seed: int) -> Model:
     try:
         library = peft()
     except ImportError:
-        raise ModelError.unusable(source.name, "needs the package peft", "pip install 'flowgraph[models]'") from None
+        raise ModelError.unusable(source.name, "needs the package peft", install_command("models")) from None
     config = library.LoraConfig(
         r=source.lora.rank,
         lora_alpha=source.lora.alpha,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.errors import ModelError
+from flowgraph.errors.distribution import install_command
 from flowgraph.models.libraries import Model, Tokenizer, quiet, tokenizers, transformers
 from flowgraph.models.saving import save, write_error_text
 
@@ -137,8 +138,8 @@ def read_gguf(gguf: Path) -> tuple[Model, Tokenizer]:
             packed = library.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
             read = library.AutoTokenizer.from_pretrained(**where)
     except (ImportError, ValueError) as error:  # ValueError: transformers lacks accelerate
-        hint = "pip install 'flowgraph[models]'"
-        raise ModelError.unusable(NAME, f"cannot be converted: {str(error).splitlines()[0]}", hint) from None
+        why = f"cannot be converted: {str(error).splitlines()[0]}"
+        raise ModelError.unusable(NAME, why, install_command("models")) from None
     # An ordinary model of these weights: the one that was read counts as quantized, which may not be saved.
     config = library.LlamaConfig(**{name: value for name, value in CONFIG.items() if name != "model_type"})
     with quiet():

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from flowgraph.errors import UsageError
 from flowgraph.errors.base import nearest
+from flowgraph.errors.distribution import install_command
 from flowgraph.language.graph import Graph
 from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import StepResult
@@ -193,7 +194,7 @@ def trackers(text: str) -> tuple[str, ...]:
         if name not in TRACKERS:
             raise UsageError(f"no tracker `{name}`", where=f"--log {text}", hint=nearest(name, TRACKERS))
         if importlib.util.find_spec(name) is None:
-            hint = f"pip install {name}, or all of them: pip install 'flowgraph[log]'"
+            hint = f"pip install {name}, or all of them: {install_command('log')}"
             raise UsageError(f"`{name}` is not installed", where=f"--log {text}", hint=hint)
     return names
 

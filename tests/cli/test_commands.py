@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -83,6 +84,21 @@ def test_doctor_says_what_is_here(flowgraph: Run) -> None:
     assert told["cores"] >= 1
     assert told["torch"]
     assert "disk_free_bytes" in told
+
+
+def test_doctor_lists_another_projects_package_of_our_name(
+    flowgraph: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flowgraph").mkdir()
+    (tmp_path / "flowgraph" / "__init__.py").write_text("")
+    info = tmp_path / "flowgraph-0.1.6.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.4\nName: flowgraph\nVersion: 0.1.6\n")
+    (info / "RECORD").write_text("flowgraph/__init__.py,,\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    said = flowgraph("doctor")
+    assert re.search(r"other projects of the same name +flowgraph 0\.1\.6", said.out)
+    assert "pip uninstall flowgraph, and install flowgraph-rl again" in said.err
 
 
 def test_plan_names_the_roles(flowgraph: Run) -> None:

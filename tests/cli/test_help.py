@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import typer
 
 from flowgraph.cli.application import SECTIONS, commands
 from flowgraph.cli.help_pages import first_sentence
+from flowgraph.errors.distribution import installed_version
 from flowgraph.errors.exit_codes import MEANINGS
 from tests.cli.said import text_of
 
@@ -64,7 +64,7 @@ def test_every_option_says_what_it_is_in_a_sentence() -> None:
 
 
 def test_version_prints_the_installed_version(flowgraph: Run) -> None:
-    assert text_of(flowgraph("--version")) == f"flowgraph {version('flowgraph')}\n"
+    assert text_of(flowgraph("--version")) == f"flowgraph {installed_version() or 'unknown'}\n"
 
 
 def test_help_lists_the_exit_codes(flowgraph: Run) -> None:

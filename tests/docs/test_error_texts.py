@@ -33,6 +33,7 @@ from flowgraph.errors import (
     UserCodeError,
     WorkerError,
 )
+from flowgraph.errors.distribution import DISTRIBUTION
 from flowgraph.language.rows import narrowed
 from flowgraph.language.values import Tokens
 from flowgraph.lowering.program import HOST, Run
@@ -229,6 +230,9 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "LawError.no_window": lambda: LawError.no_window(3),
     "LawError.reads_ahead": lambda: LawError.reads_ahead(str(Run(("score", "adapt"), HOST, ())), 1, "coefficient"),
     "UserCodeError.shadows": lambda: UserCodeError.shadows("FOLDER/nodes.py", "nodes"),
+    "UserCodeError.other_project": lambda: UserCodeError.other_project(
+        "site-packages/flowgraph/__init__.py", "flowgraph", "flowgraph 0.1.6", DISTRIBUTION
+    ),
     "UserCodeError.in_node": lambda: on_a_worker(
         UserCodeError.in_node("brevity", ZeroDivisionError("no such luck"), "my.py:34"), "at my.py:21 in brevity"
     ),

@@ -69,7 +69,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("wheel")
     build = [*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT]
     subprocess.run([sys.executable, *build], check=True, timeout=120)
-    (wheel,) = folder.glob("flowgraph-*.whl")
+    (wheel,) = folder.glob("flowgraph_rl-*.whl")
     env, cwd = folder / "env", folder / "away"
     venv.create(env, with_pip=False, symlinks=True)
     cwd.mkdir()

@@ -13,6 +13,7 @@ from flowgraph.cli import options as opt
 from flowgraph.cli.help_pages import CONTEXT, Commands, OneCommand
 from flowgraph.cli.output import note, print_json, print_table, say
 from flowgraph.cluster.cluster import show_bytes
+from flowgraph.errors.distribution import DISTRIBUTION
 
 Cache = Annotated[Path | None, opt.option("--cache FOLDER", "Folder of the installed environments.")]
 
@@ -33,6 +34,10 @@ def doctor(json: opt.Json = False) -> None:
             text = "not installed" if value is None else str(value)
         rows.append((name.replace("_", " "), text))
     print_table(["what", "here"], rows)
+    if others := facts["other_projects_of_the_same_name"]:
+        names = " ".join(other.partition(" ")[0] for other in others)
+        note(f"{', '.join(others)}: another project, whose packages have names of ours, so that one hides the other")
+        note(f"  hint: pip uninstall {names}, and install {DISTRIBUTION} again")
 
 
 group = typer.Typer(cls=Commands, rich_markup_mode=None, context_settings=CONTEXT)

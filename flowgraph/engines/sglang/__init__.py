@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flowgraph.engines.capabilities import EVERYWHERE, MAX_RANKS, EngineCapabilities, Support
 from flowgraph.engines.servers.environments import EngineVersions, Environment, VersionTraits
+from flowgraph.errors.distribution import install_command
 
 # Source: the wheels of these versions. 0.5.18 to 0.5.21 pin torch 2.13.0 and transformers 5.12.1; 0.5.22 and 0.5.23
 # pin torch 2.14.1. Only 0.5.23 was run by us, on a CPU with torch 2.13.0.
@@ -17,7 +18,7 @@ SGLANG = EngineVersions(
         "0.5.22": VersionTraits(session=True),
         "0.5.23": VersionTraits(session=True, tried=("cpu",), masks=True),
     },
-    hint="on a CPU: flowgraph engines install sglang-cpu; on a GPU: pip install 'flowgraph[sglang]'",
+    hint=f"on a CPU: flowgraph engines install sglang-cpu; on a GPU: {install_command('sglang')}",
 )
 
 # SGLang's own pins hold CUDA builds that a CPU has no use for, so it is installed without its dependencies, in

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.errors import DataError
+from flowgraph.errors.distribution import OURS
 from flowgraph.files.shipped import flows_folder
-from flowgraph.flows.flow_files import OURS
 
 MAX_BYTES = 64 * 2**20
 MAX_FILES = 10_000

@@ -8,11 +8,12 @@ from typing import Literal
 
 from flowgraph.cluster.plan import Plan
 from flowgraph.engines.table import is_server
+from flowgraph.errors.distribution import installed_version
 
 Promise = Literal["bitwise", "1e-5", "statistical"]
 """How closely a resumed run repeats an uninterrupted one: to the bit, within 1e-5, or only on average."""
 
-LIBRARIES = ("flowgraph", "torch", "transformers")
+LIBRARIES = ("torch", "transformers")
 
 
 def fingerprint(plan: Plan, threads: int) -> dict[str, str]:
@@ -24,6 +25,7 @@ def fingerprint(plan: Plan, threads: int) -> dict[str, str]:
     import torch
 
     return {
+        "flowgraph": installed_version() or "",
         **{name: version(name) for name in LIBRARIES},
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",

@@ -16,6 +16,7 @@ from flowgraph.diagrams.write.svg.geometry import Point, Rect
 from flowgraph.diagrams.write.svg.label_places import Label, label_places
 from flowgraph.diagrams.write.svg.text_lines import widest, width_of, wrapped
 from flowgraph.errors import UsageError
+from flowgraph.errors.distribution import install_command
 
 if TYPE_CHECKING:
     import pygraphviz
@@ -108,7 +109,7 @@ def _arranged(picture: Picture, labelled: bool) -> pygraphviz.AGraph:
     try:
         import pygraphviz
     except ImportError:
-        hint = "pip install '.[draw]' in flowgraph's folder; -o FILE.mmd and FILE.dot need nothing"
+        hint = f"{install_command('draw')}; -o FILE.mmd and FILE.dot need nothing"
         raise UsageError("needs Graphviz, which is not installed", where="draw", hint=hint) from None
     settings = WITH_LABELS if labelled else WITHOUT_LABELS
     graph = pygraphviz.AGraph(directed=True, strict=False, name="G", nodesep="0.22", margin="0", **settings)

@@ -6,6 +6,7 @@ import re
 from importlib import resources
 
 from flowgraph.errors import UsageError
+from flowgraph.errors.distribution import install_command
 
 FONT = "Roboto"
 ZOOM = 2  # pixels for each unit of the picture: sharp on the screens of today
@@ -26,7 +27,7 @@ def png(svg: str) -> bytes:
 
         folder = resources.files("font_roboto").joinpath("files")
     except ImportError as error:
-        hint = "pip install '.[draw]' in flowgraph's folder; or -o FILE.svg"
+        hint = f"{install_command('draw')}; or -o FILE.svg"
         raise UsageError(f"needs {error.name}, which is not installed", where="a PNG", hint=hint) from None
     size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
     assert size is not None, "an SVG of a picture has a size"

@@ -13,7 +13,7 @@ from examples.grpo import grpo
 from flowgraph import Flow
 from flowgraph.analysis.flat_graph import to_json
 from flowgraph.errors import FlowError, UnknownNameError, UserCodeError
-from flowgraph.flows.flow_files import find_flow, flows_in, import_file, refuse_shadowed_packages, shipped_files
+from flowgraph.flows.flow_files import find_flow, flows_in, import_file, shipped_files
 from flowgraph.passes import compile_graph
 from flowgraph.serialize.graph import from_json
 from flowgraph.serialize.graph_text import graph_text
@@ -198,10 +198,6 @@ def test_a_file_beside_the_flow_that_hides_a_package_of_ours_is_named(name: str,
 def test_a_folder_of_that_name_without_a_module_hides_nothing(tmp_path: Path) -> None:
     (tmp_path / "nodes").mkdir()
     assert find_flow(str(write(tmp_path, "mine.py", ONE))).flow.name == "counting"
-
-
-def test_our_own_packages_are_not_taken_for_others() -> None:
-    refuse_shadowed_packages()
 
 
 def test_a_file_that_gets_another_module_than_the_one_beside_it_says_so(tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ def test_a_tracker_that_is_not_installed_is_refused_with_how_to_install_it(monke
     with pytest.raises(UsageError) as caught:
         trackers("wandb")
     assert str(caught.value) == (
-        "--log wandb: `wandb` is not installed\n  hint: pip install wandb, or all of them: pip install 'flowgraph[log]'"
+        "--log wandb: `wandb` is not installed\n"
+        "  hint: pip install wandb, or all of them: pip install 'flowgraph-rl[log]'"
     )
 
 

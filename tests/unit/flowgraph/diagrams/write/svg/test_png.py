@@ -52,4 +52,4 @@ def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     with pytest.raises(UsageError, match="needs resvg_py, which is not installed") as told:
         png(MADE)
-    assert "pip install '.[draw]' in flowgraph's folder" in str(told.value)
+    assert "pip install 'flowgraph-rl[draw]'" in str(told.value)
