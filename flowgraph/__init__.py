@@ -6,7 +6,7 @@ Describe a flow with `flow` and the values; `check`, `plan`, `draw` and `run` it
 
 from typing import TYPE_CHECKING
 
-from flowgraph.language.arithmetic import add, scale
+from flowgraph.language.arithmetic import add, multiply, scale
 from flowgraph.language.flow import Flow, flow, node, stale
 from flowgraph.language.graph import Graph
 from flowgraph.language.laws import set_law_table
@@ -17,7 +17,7 @@ from flowgraph.language.values import Mask, Metric, Model, Record, State, Traina
 if TYPE_CHECKING:
     from flowgraph.app import check, draw, evaluate, generate, plan, resume, run
 
-set_operators(add=add, scale=scale)
+set_operators(add=add, multiply=multiply, scale=scale)
 set_law_table("flowgraph.checks.table:LAWS")
 set_notebook_view("flowgraph.diagrams.notebook:mimebundle")
 

@@ -24,7 +24,7 @@ from nodes.losses.sequence import gmpo_loss, gspo_loss, sapo_loss
 from nodes.mismatch import Mismatch, mismatch
 from nodes.reference import averaged, refreshed
 from nodes.refill import ScoredRollout, refill
-from nodes.rewards import kl_penalized, overlong_penalty, token_rewards
+from nodes.rewards import kl_penalized, overlong_penalty, token_rewards, total
 from nodes.sampling import generate
 from nodes.scoring import score
 from nodes.scoring.judging import judged, process_rewards, reward
@@ -151,6 +151,7 @@ __all__ = [
     "squared_probs",
     "token_rewards",
     "top_covariance",
+    "total",
     "update",
     "value_loss",
     "weighted",

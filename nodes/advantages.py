@@ -12,7 +12,7 @@ from pydantic import Field
 
 from flowgraph import Metric, node
 from flowgraph.errors import LawError
-from flowgraph.language import By, Corrects, Measure, Rows
+from flowgraph.language import By, Corrects, Measure, NodeName, Rows
 from flowgraph.language.values import Group, Mask, Tokens
 from nodes.losses.terms import masked
 from nodes.values import (
@@ -42,7 +42,12 @@ EPSILON = 1e-8  # added to sums of energies, so that a baseline without energy i
 
 @node(kind="advantage", metrics=SIGNAL)
 def group_normalize(
-    scores: Scores, group: Group, *, deviation: bool = True, eps: Annotated[float, Field(gt=0)] = 1e-6
+    scores: Scores,
+    group: Group,
+    *,
+    deviation: bool = True,
+    eps: Annotated[float, Field(gt=0)] = 1e-6,
+    name: NodeName = "",
 ) -> Advantages:
     """Return scores normalised within each group: (score - mean) / (sample deviation + eps).
 
@@ -61,7 +66,7 @@ def group_normalize(
 @node(
     kind="advantage", separable=False, metrics=(*SIGNAL, Metric("alpha", about="all rows / rows whose score is not 0"))
 )
-def gpg_advantages(scores: Scores, group: Group) -> Advantages:
+def gpg_advantages(scores: Scores, group: Group, *, name: NodeName = "") -> Advantages:
     """Return scores centred within each group, times alpha = rows / max(1, rows whose score is not 0) of the batch.
 
     Scores [B] become advantages [B]; a group of one is not centred.
@@ -76,7 +81,7 @@ def gpg_advantages(scores: Scores, group: Group) -> Advantages:
 
 
 @node(kind="advantage", metrics=SIGNAL)
-def rloo_advantages(scores: Scores, group: Group) -> Advantages:
+def rloo_advantages(scores: Scores, group: Group, *, name: NodeName = "") -> Advantages:
     """Return each score minus the mean of the n - 1 other scores of its group.
 
     Scores [B] become advantages [B]; equal scores become exactly 0. The advantage of a group of one is 0, as in verl's
@@ -91,7 +96,7 @@ def rloo_advantages(scores: Scores, group: Group) -> Advantages:
 
 
 @node(kind="advantage", metrics=SIGNAL)
-def opo_advantages(scores: Scores, group: Group, mask: Mask) -> Advantages:
+def opo_advantages(scores: Scores, group: Group, mask: Mask, *, name: NodeName = "") -> Advantages:
     """Return each score minus its group's mean weighted by length: score - Σ length·score / Σ length.
 
     Scores [B] become advantages [B]; a length is the number of tokens that the mask [B, T] keeps. Equal scores become
@@ -104,7 +109,12 @@ def opo_advantages(scores: Scores, group: Group, mask: Mask) -> Advantages:
 
 @node(kind="advantage", metrics=SIGNAL)
 def pass_at_k_advantages(
-    scores: Scores, group: Group, *, deviation: bool = True, eps: Annotated[float, Field(gt=0)] = 1e-6
+    scores: Scores,
+    group: Group,
+    *,
+    deviation: bool = True,
+    eps: Annotated[float, Field(gt=0)] = 1e-6,
+    name: NodeName = "",
 ) -> Advantages:
     """Return the lead of each group's best response, (best - second) / (sample deviation + eps), and 0 for all others.
 
@@ -126,7 +136,12 @@ def pass_at_k_advantages(
 
 @node(kind="advantage", metrics=AS_GREEDY)
 def greedy_baseline(
-    scores: Scores, group: Group, *, greedy: Annotated[Scores, Rows.OTHER], greedy_group: Annotated[Group, Rows.OTHER]
+    scores: Scores,
+    group: Group,
+    *,
+    greedy: Annotated[Scores, Rows.OTHER],
+    greedy_group: Annotated[Group, Rows.OTHER],
+    name: NodeName = "",
 ) -> Advantages:
     """Return each score minus that of the greedy response to the same prompt.
 
@@ -158,6 +173,7 @@ def entropy_shaped(
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.4,
     bound: Annotated[float, Field(gt=1)] = 2.0,
     between: tuple[int, int] | None = None,
+    name: NodeName = "",
 ) -> A:
     """Return each advantage A plus the clipped mean entropy H of its response: A + weight·clip(H, ±|A| / bound).
 
@@ -195,6 +211,7 @@ def gae(
     *,
     gamma: Annotated[float, Field(ge=0, le=1)] = 1.0,
     lam: Annotated[float, Field(ge=0, le=1)] = 0.95,
+    name: NodeName = "",
 ) -> tuple[TokenAdvantages, Returns]:
     """Return advantages A_t = δ_t + γλ·A_{t+1}, with δ_t = r_t + γ·V_{t+1} - V_t, and the critic's targets A + V.
 
@@ -210,7 +227,7 @@ def gae(
 
 @node(kind="advantage")
 def discounted_returns(
-    rewards: Rewards, mask: Mask, *, gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
+    rewards: Rewards, mask: Mask, *, gamma: Annotated[float, Field(ge=0, le=1)] = 1.0, name: NodeName = ""
 ) -> TokenAdvantages:
     """Return for each token the discounted sum of its reward and all later ones: G_t = r_t + γ·G_{t+1}.
 
@@ -235,6 +252,7 @@ def optimal_token_baseline(
     squares: SquaredProbs,
     weights: Annotated[ImportanceWeights | None, Corrects("old")] = None,
     zero_tail: bool = True,
+    name: NodeName = "",
 ) -> TokenAdvantages:
     """Return each token's return G_t minus the mean of its group weighted by energy: Σ G_t·W_t / Σ W_t.
 

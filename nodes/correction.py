@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 
 from flowgraph import Metric, node
 from flowgraph.errors import LawError
-from flowgraph.language import By, Measure
+from flowgraph.language import By, Measure, NodeName
 from flowgraph.language.values import Mask
 from nodes.losses.terms import LIMIT, masked, mean_of, row_means
 from nodes.values import ImportanceWeights, LogProbs
@@ -85,6 +85,7 @@ def importance_weights(
     cap: Annotated[float | None, POSITIVE] = 2.0,
     low: Annotated[float | None, POSITIVE, AfterValidator(_without_cap)] = None,
     high: Annotated[float | None, POSITIVE, AfterValidator(_without_cap)] = None,
+    name: NodeName = "",
 ) -> ImportanceWeights:
     """Return importance weights [B, T]: exp(old - behaviour), a token's probability relative to that in sampling.
 
@@ -120,7 +121,9 @@ def importance_weights(
 
 
 @node(separable=False, metrics=(Metric("scale", about="mean weight, by which all weights are divided"),))
-def normalized_weights(weights: ImportanceWeights, mask: Mask, *, level: Level) -> ImportanceWeights:
+def normalized_weights(
+    weights: ImportanceWeights, mask: Mask, *, level: Level, name: NodeName = ""
+) -> ImportanceWeights:
     """Return importance weights [B, T] divided by their mean over the batch, so that their mean becomes 1.
 
     At level "token" this is the mean over all tokens. At level "sequence" each row is averaged over its tokens first,
@@ -151,6 +154,7 @@ def rejected(
     test: Test,
     low: Annotated[float | None, POSITIVE, AfterValidator(_only_of_k1)] = None,
     high: Annotated[float, POSITIVE, AfterValidator(_above_lower_bound)],
+    name: NodeName = "",
 ) -> Mask:
     """Return a mask [B, T] without the tokens or rows whose log-probs differ too much from those of sampling.
 

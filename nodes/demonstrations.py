@@ -9,7 +9,7 @@ from pydantic import Field
 
 from flowgraph import Metric, node
 from flowgraph.errors import DataError
-from flowgraph.language import Measure
+from flowgraph.language import Measure, NodeName
 from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
 from nodes.sampling import pad
 from nodes.values import LanguageModel, Prompts, Responses, Temperature
@@ -23,7 +23,12 @@ METRICS = (
 
 @node(rows="new", metrics=METRICS)
 def demonstrations(
-    model: LanguageModel, prompts: Prompts, *, column: str = "", max_tokens: Annotated[int, Field(ge=1)] = 1024
+    model: LanguageModel,
+    prompts: Prompts,
+    *,
+    column: str = "",
+    max_tokens: Annotated[int, Field(ge=1)] = 1024,
+    name: NodeName = "",
 ) -> Responses:
     """Return the data set's answers, one for each prompt, as responses in the model's chat template.
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from flowgraph import Loss, Metric, node
 from flowgraph.errors import SettingError
-from flowgraph.language import By, Measure
+from flowgraph.language import By, Measure, NodeName
 from flowgraph.language.loss import How
 from flowgraph.language.values import Mask
 from nodes.losses.terms import LIMIT, MEAN, masked, mean_of, row_means
@@ -34,6 +34,7 @@ def kl_k1(
     ref: Annotated[LogProbs, By.FIXED],
     straight_through: bool = False,
     aggregation: How = MEAN,
+    name: NodeName = "",
 ) -> Loss:
     """Return a loss: the k1 estimate of KL(policy, reference), new - ref, which is unbiased but may be negative.
 
@@ -47,7 +48,12 @@ def kl_k1(
 
 @node(metrics=KL)
 def kl_k2(
-    new: Annotated[LogProbs, By.TRAINED], mask: Mask, *, ref: Annotated[LogProbs, By.FIXED], aggregation: How = MEAN
+    new: Annotated[LogProbs, By.TRAINED],
+    mask: Mask,
+    *,
+    ref: Annotated[LogProbs, By.FIXED],
+    aggregation: How = MEAN,
+    name: NodeName = "",
 ) -> Loss:
     """Return a loss: the k2 estimate of KL(policy, reference), (new - ref)²/2, whose gradient is unbiased.
 
@@ -64,6 +70,7 @@ def kl_k3(
     ref: Annotated[LogProbs, By.FIXED],
     straight_through: bool = False,
     aggregation: How = MEAN,
+    name: NodeName = "",
 ) -> Loss:
     """Return a loss: the k3 estimate of KL(policy, reference), e^d - d - 1 with d = ref - new, never negative.
 
@@ -82,6 +89,7 @@ def kl_abs(
     ref: Annotated[LogProbs, By.FIXED],
     straight_through: bool = False,
     aggregation: How = MEAN,
+    name: NodeName = "",
 ) -> Loss:
     """Return a loss: |new - ref|, the absolute difference of log-probs, which does not estimate KL(policy, reference).
 
@@ -92,7 +100,7 @@ def kl_abs(
 
 @node(metrics=ROW_KL)
 def kl_estimate(
-    old: LogProbs, mask: Mask, *, ref: Annotated[LogProbs, By.FIXED], estimator: Estimator = "k1"
+    old: LogProbs, mask: Mask, *, ref: Annotated[LogProbs, By.FIXED], estimator: Estimator = "k1", name: NodeName = ""
 ) -> TokenKL:
     """Return an estimate of KL(policy, reference) at each token, in nats, as a penalty for rewards: [B, T].
 
@@ -112,6 +120,7 @@ def adaptive_kl(
     *,
     target: Annotated[float, Field(gt=0)] = 0.1,
     horizon: Annotated[int, Field(ge=1)] = 10000,
+    name: NodeName = "",
 ) -> KLWeight:
     """Return the next step's KL weight: beta·(1 + e·rows/horizon), with e = KL/target - 1 clamped to ±0.2.
 
@@ -132,7 +141,7 @@ def adaptive_kl(
 
 
 @node
-def weighted(loss: Loss, beta: KLWeight) -> Loss:
+def weighted(loss: Loss, beta: KLWeight, *, name: NodeName = "") -> Loss:
     """Return a loss multiplied by a KL weight that is carried between steps: `surrogate + weighted(kl_k3(…), beta)`."""
     return loss.times(float(beta.data))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from flowgraph import node
-from flowgraph.language import Parts
+from flowgraph.language import NodeName, Parts
 from flowgraph.language.handle import ResponseRows
 from nodes.values import Critic, Entropy, LanguageModel, LogProbs, Responses, SquaredProbs, Values
 
@@ -16,7 +16,7 @@ READ = Parts("context", "tokens", "lengths", "temperature")
 
 
 @node(kind="logprob", stat="logprobs")
-def logprobs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> LogProbs:
+def logprobs(model: LanguageModel, rollout: Annotated[Responses, READ], *, name: NodeName = "") -> LogProbs:
     """Return the log-prob of each response token under a model: [B, T].
 
     The distribution has the rollout's temperature, and its truncation of this model's probabilities. The truncation
@@ -29,13 +29,13 @@ def logprobs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> LogPr
 
 
 @node(kind="logprob", stat="entropy")
-def entropy(model: LanguageModel, rollout: Annotated[Responses, READ]) -> Entropy:
+def entropy(model: LanguageModel, rollout: Annotated[Responses, READ], *, name: NodeName = "") -> Entropy:
     """Return the entropy, in nats, of the distribution of `logprobs` at each response token: [B, T]."""
     return Entropy(_stat(model, rollout, "entropy"))
 
 
 @node(kind="logprob", stat="square_probs")
-def squared_probs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> SquaredProbs:
+def squared_probs(model: LanguageModel, rollout: Annotated[Responses, READ], *, name: NodeName = "") -> SquaredProbs:
     """Return the sum of squared probabilities, as in `logprobs`, of a model at each response token: [B, T].
 
     The sum is over the vocabulary, and the distribution is that of `logprobs`.
@@ -44,7 +44,7 @@ def squared_probs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> 
 
 
 @node(kind="logprob", stat="values")
-def critic_values(model: Critic, rollout: Annotated[Responses, READ]) -> Values:
+def critic_values(model: Critic, rollout: Annotated[Responses, READ], *, name: NodeName = "") -> Values:
     """Return the critic's estimate, before each response token, of the rewards from there on: [B, T]."""
     return Values(_stat(model, rollout, "values"))
 

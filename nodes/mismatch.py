@@ -13,7 +13,7 @@ from pydantic import Field
 
 from flowgraph import Metric, Value, node
 from flowgraph.errors import LawError
-from flowgraph.language import Measure
+from flowgraph.language import Measure, NodeName
 from flowgraph.language.graph import Edge, Graph, Node, carried_from, newest
 from flowgraph.language.values import Mask, fields
 from nodes.likelihood import logprobs
@@ -59,6 +59,7 @@ def mismatch(
     behaviour: LogProbs,
     threshold: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0,
     most: Annotated[float | None, Field(gt=0)] = None,
+    name: NodeName = "",
 ) -> Mismatch:
     """Return, in nats, how far an engine's log-probs `old` are from those of the engine that sampled, `behaviour`.
 

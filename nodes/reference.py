@@ -8,13 +8,17 @@ from pydantic import Field
 
 from flowgraph import Metric, node
 from flowgraph.errors import LawError
-from flowgraph.language import Key, Measure
+from flowgraph.language import Key, Measure, NodeName
 from nodes.values import LanguageModel, MovingReference
 
 
 @node(carries="ref")
 def averaged(
-    ref: MovingReference, *, policy: LanguageModel, decay: Annotated[float, Field(ge=0, le=1)] = 0.99
+    ref: MovingReference,
+    *,
+    policy: LanguageModel,
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.99,
+    name: NodeName = "",
 ) -> MovingReference:
     """Move a reference towards the policy and return its next version: decay · reference + (1 - decay) · policy.
 
@@ -41,7 +45,12 @@ def averaged(
 
 @node(carries="ref", metrics=(Metric("refreshed", about="1 in a step that replaces the reference, else 0"),))
 def refreshed(
-    ref: MovingReference, *, policy: LanguageModel, every: Annotated[int, Field(ge=1)] = 100, key: Key = Key()
+    ref: MovingReference,
+    *,
+    policy: LanguageModel,
+    every: Annotated[int, Field(ge=1)] = 100,
+    key: Key = Key(),
+    name: NodeName = "",
 ) -> MovingReference:
     """Copy the policy's weights to the reference in every `every`-th step; return the reference's next version.
 

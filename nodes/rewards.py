@@ -8,14 +8,25 @@ from pydantic import Field
 
 from flowgraph import Metric, node
 from flowgraph.errors import SettingError
-from flowgraph.language import Measure
-from flowgraph.language.values import Lengths, Mask
+from flowgraph.language import Measure, NodeName
+from flowgraph.language.values import Group, Lengths, Mask
 from nodes.losses.terms import masked
+from nodes.scoring import OF_SCORES, measures_of
 from nodes.values import KLWeight, Rewards, Scores, TokenKL
 
 
+@node(kind="score", metrics=OF_SCORES)
+def total(scores: Scores, group: Group, *, name: NodeName = "") -> Scores:
+    """Return scores [B] as they are, and report their mean and best as `score` does.
+
+    It shows what is trained on where several scores are combined, each under a name of its own:
+    `total(0.7 * score(r, by=exact, name="exact") + 0.3 * score(r, by=brief, name="brief"), r.group)`.
+    """
+    return Scores(scores.data, measures_of(scores.data, group.data))
+
+
 @node
-def token_rewards(scores: Scores, mask: Mask) -> Rewards:
+def token_rewards(scores: Scores, mask: Mask, *, name: NodeName = "") -> Rewards:
     """Return rewards of tokens: the last token of a response that the mask keeps gets its score, all others get 0.
 
     Scores [B] become rewards [B, T]. The score of a response without such a token is lost.
@@ -36,6 +47,7 @@ def kl_penalized(
     *,
     beta: KLWeight | None = None,
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.05,
+    name: NodeName = "",
 ) -> Rewards:
     """Return each token's reward minus its KL from the reference, times a factor: r - beta·KL.
 
@@ -56,6 +68,7 @@ def overlong_penalty(
     max_tokens: Annotated[int, Field(ge=1)],
     buffer: Annotated[int, Field(ge=1)],
     factor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
+    name: NodeName = "",
 ) -> Scores:
     """Return scores minus a length penalty: factor·(length - (max_tokens - buffer)) / buffer, from 0 up to factor.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from flowgraph import Metric, node
-from flowgraph.language import Key, Measure
+from flowgraph.language import Key, Measure, NodeName
 from flowgraph.language.handle import (
     COLDEST,
     WHOLE_VOCABULARY,
@@ -88,6 +88,7 @@ def generate(
     stop: Stop = (),
     ignore_eos: bool = False,
     key: Key = Key(),
+    name: NodeName = "",
 ) -> Rollout:
     """Sample `n` responses to each prompt; at temperature 0 the most likely token is taken.
 

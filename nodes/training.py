@@ -12,7 +12,7 @@ from pydantic import Field
 
 from flowgraph import Loss, Metric, Trainable, node
 from flowgraph.errors import LawError
-from flowgraph.language import BoundRegion, Key
+from flowgraph.language import BoundRegion, Key, NodeName
 from flowgraph.language.handle import TOLD_AT_MOST, WHOLE, NotFinite, Optimizer, StepReport
 from flowgraph.language.values import Measure
 
@@ -46,6 +46,7 @@ def update(
     decay_steps: Annotated[int, Field(ge=0)] = 0,
     least_lr: Annotated[float, Field(ge=0, le=1)] = 0.0,
     key: Key = Key(),
+    name: NodeName = "",
 ) -> M:
     """Train `model` in place on `loss` and return its next version.
 

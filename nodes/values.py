@@ -8,6 +8,7 @@ from flowgraph.errors import LawError
 from flowgraph.language.handle import WHOLE_VOCABULARY, Truncation
 from flowgraph.language.values import (
     Context,
+    Elementwise,
     Group,
     Kind,
     Lengths,
@@ -215,7 +216,7 @@ class Rollout(Responses):
     columns: Columns
 
 
-class Scores(Linear):
+class Scores(Elementwise):
     """One number for each response, higher is better: [B]."""
 
     kind = Kind.ROW

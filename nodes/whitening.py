@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flowgraph import node
+from flowgraph.language import NodeName
 from flowgraph.language.values import Mask
 from nodes.losses.terms import masked
 from nodes.values import Advantages, TokenAdvantages
@@ -11,7 +12,7 @@ EPSILON = 1e-8  # added to the variance, so that equal advantages do not divide 
 
 
 @node(kind="advantage", separable=False)
-def whiten(advantages: Advantages, mask: Mask, *, shift_mean: bool = True) -> TokenAdvantages:
+def whiten(advantages: Advantages, mask: Mask, *, shift_mean: bool = True, name: NodeName = "") -> TokenAdvantages:
     """Return advantages scaled to variance 1 and shifted to mean 0, over all tokens of the batch that the mask keeps.
 
     Advantages of responses [B] or of tokens [B, T] become [B, T]: (A - mean) / √(sample variance + 1e-8), and 0 where

@@ -82,6 +82,7 @@ def _flat_node(ids: Mapping[object, str], node: Node) -> Flat:
     return {
         "id": ids[node],
         "name": node.name,
+        **({"label": node.label} if node.label else {}),
         "op": f"{stored_module(node.op.module)}:{node.op.name}",
         "kind": node.op.kind,
         "inputs": [{"port": port, **_flat_edge(ids, edge)} for port, edge in node.inputs],

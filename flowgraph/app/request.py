@@ -199,7 +199,8 @@ class Training(Part):
 
     `log` names trackers that also receive the metrics, `profile` the steps to profile. `keep_best` names the metric of
     held-out checks by which the best checkpoint is kept. `record_tokens` is the number of responses of each step for
-    which values of tokens are recorded, and `replay` the folder of a run whose rollouts are used again.
+    which values of tokens are recorded, and `replay` the folder of a run whose rollouts are used again. `warnings` has
+    the names of training warnings to give, as `chosen_rules` reads them.
     """
 
     eval_every: Annotated[int, Field(ge=0)] = 20
@@ -208,6 +209,7 @@ class Training(Part):
     eval_temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     keep_best: str | None = None
     record_tokens: Annotated[int, Field(ge=0)] | None = None
+    warnings: Text = "all"
     replay: Path | None = None
     checkpoint_every: Annotated[int, Field(ge=0)] = 50
     keep: Annotated[int, Field(ge=1)] = 2

@@ -27,6 +27,7 @@ from flowgraph.diagrams.write.terminal.sparkline import sparkline
 from flowgraph.language.graph import Graph
 from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import StepResult
+from flowgraph.runtime.record.run_facts import is_warning
 from flowgraph.runtime.record.run_folder import declared_metrics, token_sum
 from flowgraph.runtime.record.sampled_response import (
     CHARACTERS_AT_MOST,
@@ -67,6 +68,7 @@ class Display:
         self.metrics = {name: metric for name, metric in declared_metrics(graph).items() if metric.headline}
         self.curves = defaultdict[str, list[float]](list)
         self.seconds: dict[str, float] = {}
+        self.warnings: list[str] = []
         self.step, self.tokens_per_s, self.step_s = start, 0.0, 0.0
         self.shown: _Shown | None = None
         self._clock_s, self._started_s = clock_s, clock_s()
@@ -94,6 +96,7 @@ class Display:
         """Record the results of a step that took `seconds`, and update the display; `step` counts from 0."""
         for name, mean in ran.observed.means().items():
             self.curves[name].append(mean)
+        self.warnings = [name.partition(".")[2] for name in ran.observed.means() if is_warning(name)]
         self.step, self.step_s, self.seconds = step + 1, seconds, dict(ran.observed.seconds)
         self.tokens_per_s = token_sum(self.graph, ran.observed) / seconds
         self._ends.append((self.step, self._clock_s()))
@@ -150,7 +153,10 @@ class Display:
         """Return the progress, headline metrics and speed of the run in one line."""
         names = short_metric_names(name for name, _ in self._headlines())
         metrics = [f"{names[name]} {values[-1]:.3f}" for name, values in self._headlines() if values]
-        return f"step {self.step}/{self.steps}  " + "  ".join([*metrics, *self._speeds()])
+        return f"step {self.step}/{self.steps}  " + "  ".join([*metrics, *self._speeds(), *self._warned()])
+
+    def _warned(self) -> list[str]:
+        return [f"warnings: {', '.join(self.warnings)}"] if self.warnings else []
 
     def _speeds(self) -> Iterator[str]:
         yield f"{self.tokens_per_s:,.0f} tokens/s"
@@ -167,11 +173,13 @@ class Display:
         progress = Table.grid(padding=(0, 2, 0, 0))
         bar = ProgressBar(total=max(self.steps, 1), completed=self.step, width=width)
         progress.add_row(Text(head, style="bold"), bar, Text(count))
-        speeds = "  ".join([*self._speeds(), f"elapsed {show_duration(self._clock_s() - self._started_s)}"])
+        elapsed = f"elapsed {show_duration(self._clock_s() - self._started_s)}"
+        speeds = "  ".join([*self._warned(), *self._speeds(), elapsed])
+        head_line = _cut(speeds, columns, "bold yellow" if self.warnings else "")
         slowest = sorted(self.seconds.items(), key=lambda item: -item[1])[:5]
         nodes = "  ".join(f"{name} {seconds:.3f} s" for name, seconds in slowest)
         sample = [] if self.shown is None else _sample_lines(self.shown, columns)
-        yield Group(progress, _cut(speeds, columns), self._metrics(columns), _cut(nodes, columns, "dim"), *sample)
+        yield Group(progress, head_line, self._metrics(columns), _cut(nodes, columns, "dim"), *sample)
 
     def _metrics(self, columns: int) -> Table:
         names = short_metric_names(name for name, _ in self._headlines())

@@ -262,6 +262,14 @@ class RequestOptions:
             min=0,
         ),
     ] = None
+    warnings: Annotated[
+        str,
+        running(
+            "--warnings A,B",
+            "Training warnings to give: all, none, or names, e.g. no_signal; -NAME leaves one out.",
+            "all none no_signal constant_reward frozen_entropy exploding_kl clip_bound all_cut",
+        ),
+    ] = "all"
     replay: Annotated[
         Path | None, running("--replay RUN", "Reuse the recorded rollouts of another run.", complete.runs)
     ] = None

@@ -5,19 +5,21 @@ from flowgraph.language.graph import NodeKind
 from flowgraph.language.keys import Key
 from flowgraph.language.loss import Aggregation
 from flowgraph.language.region import BoundRegion
-from flowgraph.language.traits import By, Corrects, Parts, Rows
-from flowgraph.language.values import Kind, Linear, Measure
+from flowgraph.language.traits import By, Corrects, NodeName, Parts, Rows
+from flowgraph.language.values import Elementwise, Kind, Linear, Measure
 
 __all__ = [
     "Aggregation",
     "BoundRegion",
     "By",
     "Corrects",
+    "Elementwise",
     "Key",
     "Kind",
     "Linear",
     "Measure",
     "NodeKind",
+    "NodeName",
     "Parts",
     "Rows",
     "op_of",

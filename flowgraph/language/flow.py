@@ -131,7 +131,10 @@ def op_of(fn: Callable[..., Any]) -> Op | None:
 
 
 def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
-    site = call_site()
+    site, label = call_site(), ""
+    if signature.named_by_call and "name" in kwargs:
+        label = signature.label(kwargs["name"], str(site))
+        kwargs = {name: value for name, value in kwargs.items() if name != "name"}
     bound = signature.bind(args, kwargs, str(site))
     arguments = {port.name: bound[port.name] for port in op.ports if port.name in bound}
     kinds = _check_types(op, arguments, site)
@@ -151,7 +154,7 @@ def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mappin
             raise FlowTypeError.bad_call(str(site), op.name, why, "leave it out")
         edges = tuple((name, value.edge or Edge(Const(value, site), type(value))) for name, value in inputs.items())
         returns = tuple(kinds.get(hint) or call_laws.bound_type(hint) for hint in op.returns)
-        return _outputs(Node(op, edges, settings, tuple(regions.items()), returns, site))
+        return _outputs(Node(op, edges, settings, tuple(regions.items()), returns, site, label=label))
     captures = (edge for region in regions.values() for edge in region.captures)
     if captured := next((edge for edge in captures if not isinstance(edge.source, Const)), None):
         why = f"real values are mixed with edges: {captured} {captured.made()}"

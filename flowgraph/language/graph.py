@@ -173,7 +173,10 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One call of an op, with its inputs; immutable."""
+    """One call of an op, with its inputs; immutable.
+
+    `label` is the name that the call gives the node, and `name` the unique one that the compiler makes of it or the op.
+    """
 
     op: Op
     inputs: tuple[tuple[str, Edge], ...]
@@ -183,6 +186,7 @@ class Node:
     at: Site
     name: str = ""
     stamp: int = field(default_factory=lambda: next(_stamps))
+    label: str = ""
     root: Param | None = field(init=False, repr=False, default=None)  # the parameter whose next version this makes
 
     def __post_init__(self) -> None:

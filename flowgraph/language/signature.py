@@ -21,7 +21,7 @@ from flowgraph.language.call_site import Site, call_site
 from flowgraph.language.graph import Port
 from flowgraph.language.keys import Key
 from flowgraph.language.loss import Loss
-from flowgraph.language.traits import By, Corrects, Parts, Rows
+from flowgraph.language.traits import By, Corrects, NodeName, Parts, Rows
 from flowgraph.language.values import Head, Kind, Model, Record, State, Value, fields
 
 
@@ -71,6 +71,21 @@ class Signature:
                 raise FlowTypeError.bad_call(where, self.name, lacks, hint if port.initial is not None else "")
         return bound
 
+    @property
+    def named_by_call(self) -> bool:
+        """Return whether the argument `name` names the node, since no port, setting or key has that name."""
+        return "name" not in {*(port.name for port in self.ports), *self.settings.model_fields, self.key}
+
+    def label(self, name: object, where: str) -> str:
+        """Return the argument `name` of a call; "" if it is not given. Raises FlowTypeError if it cannot be a name."""
+        if not isinstance(name, str) or not re.fullmatch(LABEL, name):
+            why = f"cannot be named {name!r}"
+            raise FlowTypeError.bad_call(where, self.name, why, "a name is letters, digits and `_`, as in `format`")
+        return name
+
+
+LABEL = "([A-Za-z_][A-Za-z0-9_]{0,63})?"
+"""The pattern of a name that a call gives its node, or of none."""
 
 Refuse = Callable[[str, str], FlowTypeError]
 
@@ -105,6 +120,8 @@ def read_signature(fn: Callable[..., Any], what: str) -> Signature:
             raise refuse(why, "write settings behind `*`")
         elif hints[name] is Key:
             key = name
+        elif hints[name] == NodeName:
+            _refuse_other_name(parameter, what, refuse)
         else:
             default = parameter.default
             settings[name] = (hints[name], ... if default is inspect.Parameter.empty else default)
@@ -116,6 +133,11 @@ def read_signature(fn: Callable[..., Any], what: str) -> Signature:
     if len(returns) == 1 and get_origin(result) is tuple:
         raise refuse("returns a tuple of one value", f"return the value: `-> {type_name(returns[0])}`")
     return Signature(owner, at, tuple(ports), tuple(positional), model, key, returns)
+
+
+def _refuse_other_name(parameter: inspect.Parameter, what: str, refuse: Refuse) -> None:
+    if what != "node" or parameter.name != "name" or parameter.default != "":
+        raise refuse(f"`{parameter.name}` is a NodeName", 'only a node has one: `name: NodeName = ""`, behind `*`')
 
 
 def defined_at(fn: Callable[..., Any]) -> Site:

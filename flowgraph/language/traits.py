@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+NodeName = Annotated[str, "the name of the node"]
+"""The type of the parameter `name` by which a call of a node names it: `name: NodeName = ""`.
+
+Every node takes this argument. A node declares the parameter so that type checkers know it; its body does not get it.
+"""
 
 RowTrait = Literal["kept", "reordered", "new"]
 """Whether a node returns the rows of its inputs, the same rows in another order, or other rows."""

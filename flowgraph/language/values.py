@@ -38,7 +38,7 @@ def cached(function: Function) -> Function:
 
 
 def set_operators(**nodes: Callable[..., Any]) -> None:
-    """Set the nodes that the operators of values call: `add` for `+`, and `scale` for multiplication by a number."""
+    """Set the nodes that operators of values call: `add` for `+`, `scale` for a factor, `multiply` for a product."""
     _OPERATORS.update(nodes)
 
 
@@ -252,7 +252,23 @@ class Linear(Value):
     def __add__(self, other: Self) -> Self:
         return cast("Self", _OPERATORS["add"](self, to=other))
 
+    def __radd__(self, other: int) -> Self:
+        if type(other) is int and other == 0:
+            return self  # `sum` starts from it
+        return NotImplemented
+
+    def __truediv__(self, divisor: float) -> Self:
+        if isinstance(divisor, Value) or not divisor:
+            raise self._no_operator(f"is divided by {'another value' if isinstance(divisor, Value) else 0}")
+        return self * (1 / divisor)
+
+    def _no_operator(self, why: str) -> FlowTypeError:
+        hint = f"{type(self).__name__} can be added, and multiplied and divided by numbers; write a @node for the rest"
+        return FlowTypeError.bad_call(_here(), type(self).__name__, why, hint)
+
     def __mul__(self, factor: float) -> Self:
+        if isinstance(factor, Value):
+            raise self._no_operator(f"is multiplied by {type(factor).__name__}")
         return cast("Self", _OPERATORS["scale"](self, factor=factor))
 
     __rmul__ = __mul__
@@ -262,6 +278,21 @@ class Linear(Value):
 
     def __sub__(self, other: Self) -> Self:
         return self + other * -1.0
+
+
+class Elementwise(Linear):
+    """A value that adds, and whose entries can also be multiplied by those of another of its type."""
+
+    def multiplied(self, other: Self) -> Self:
+        """Return the product, entry by entry, of two values that hold data, with the measures of both."""
+        return type(self)(self.data * other.data, (*self.measures, *other.measures))
+
+    def __mul__(self, factor: float | Self) -> Self:
+        if isinstance(factor, Elementwise):
+            return cast("Self", _OPERATORS["multiply"](self, by=factor))
+        return super().__mul__(factor)
+
+    __rmul__ = __mul__
 
 
 class Mask(Value):
@@ -359,8 +390,11 @@ class Record(Value):
         return record
 
     @property
-    def parts(self) -> dict[str, Value]:
-        """Return the parts by name, in the order of declaration; a narrowed record has only some of them."""
+    def parts(self) -> dict[str, Any]:
+        """Return the parts by name, in the order of declaration; a narrowed record has only some of them.
+
+        For type checkers they may have any type, so that `Other(**record.parts, more=value)` passes.
+        """
         names = (name for name in fields(type(self)) if self._edge is not None or name in self.__dict__)
         return {name: getattr(self, name) for name in names}
 

@@ -12,6 +12,9 @@ from flowgraph.language import arithmetic
 from flowgraph.language.flow import op_of
 from flowgraph.language.graph import Edge, Graph, Node, rewrite
 
+UNREAD = "nothing reads it"
+"""Why a call that a flow makes is left out, at the end of its line in `pruned`."""
+
 ADD, SCALE = op_of(arithmetic.add), op_of(arithmetic.scale)
 
 
@@ -29,13 +32,19 @@ def prune_nodes(graph: Graph) -> Graph:
 
     smaller = rewrite(graph, change)
     remaining = {node.stamp for node in smaller.all_nodes}
-    notes = [f"{call.op.name}  # {call.at}: nothing reads it" for call in graph.dropped]
+    notes = [f"{call.op.name}  # {call.at}: {UNREAD}" for call in graph.dropped]
     notes += [
         f"{node.name}  # {node.at}: {'its factor is 0' if _is_zero(node) else 'only a term of factor 0 reads it'}"
         for node in graph.all_nodes
         if node.stamp not in remaining and node.op is not ADD
     ]
     return replace(smaller, dropped=(), pruned=(*graph.pruned, *notes)) if notes else smaller
+
+
+def unread_calls(graph: Graph) -> list[str]:
+    """Return a warning for each call of a flow that was left out because nothing reads its result, with its line."""
+    lines = (line.removesuffix(f": {UNREAD}").split("  # ") for line in graph.pruned if line.endswith(f": {UNREAD}"))
+    return [f"warning unread: nothing reads the result of {name} at {at}, so it is left out" for name, at in lines]
 
 
 def _is_zero(node: Node) -> bool:

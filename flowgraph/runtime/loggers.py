@@ -24,6 +24,7 @@ from flowgraph.errors.distribution import install_command
 from flowgraph.language.graph import Graph
 from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import StepResult
+from flowgraph.runtime.record.run_facts import is_warning
 from flowgraph.runtime.record.run_folder import declared_metrics
 
 to_stderr: Callable[[str], None] = partial(print, file=sys.stderr)
@@ -203,7 +204,7 @@ class Logger:
     """A listener that sends metrics of steps and checks to trackers, named `node/metric`; a context manager.
 
     `opening` has, by tracker, the function that opens it when the block is entered. Of a step, only metrics that
-    `graphs` declare are sent. A tracker that raises is reported once with `say` and then dropped.
+    `graphs` declare and warnings are sent. A tracker that raises is reported once with `say` and then dropped.
     """
 
     def __init__(
@@ -230,9 +231,9 @@ class Logger:
         self._sinks.clear()
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
-        """Send the declared metrics of a step that are finite to every tracker; a tracker that raises is dropped."""
-        means = ran.observed.means().items()
-        self._send(step, {tracker_metric_name(name): mean for name, mean in means if name in self._declared})
+        """Send the finite metrics of a step that are declared, and its warnings; a tracker that raises is dropped."""
+        sent = {name: mean for name, mean in ran.observed.means().items() if name in self._declared or is_warning(name)}
+        self._send(step, {tracker_metric_name(name): mean for name, mean in sent.items()})
 
     def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
         """Send the metrics of a held-out check that are finite to every tracker; a tracker that raises is dropped."""

@@ -26,7 +26,7 @@ from flowgraph.language.call_laws import check_region
 from flowgraph.language.call_site import Site
 from flowgraph.language.graph import Edge, Graph, Node, Op, Param, Region, Source
 from flowgraph.language.mask_counts import counted
-from flowgraph.language.signature import Settings, initial_value_fault, is_plain_state, make_settings
+from flowgraph.language.signature import LABEL, Settings, initial_value_fault, is_plain_state, make_settings
 from flowgraph.language.values import Value
 
 OURS = ("flowgraph", "nodes", "placements", "examples")
@@ -73,6 +73,7 @@ class FlatNode(_Flat):
 
     id: str
     name: str
+    label: Annotated[str, Field(pattern=f"^{LABEL}$")] = ""
     op: str
     kind: str
     inputs: list[FlatInput]
@@ -203,7 +204,7 @@ class _GraphReader:
         for name, value in plain_settings(settings).items():
             old = stored.settings.get(name)
             _expect(value == old, f"{stored.name or op.name}.{name} was {old!r}, and its default is now {value!r}")
-        return Node(op, inputs, settings, closed, returns, site, stored.name)
+        return Node(op, inputs, settings, closed, returns, site, stored.name, label=stored.label)
 
     def _region(self, op: Op, stored: FlatRegion, kinds: dict[Any, Any], site: Site) -> Region:
         port, param, output = op.port(stored.port), self._param(stored.params[0]), self._edge(stored.output)

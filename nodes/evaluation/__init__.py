@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from flowgraph import Metric, flow, node
-from flowgraph.language import Measure
+from flowgraph.language import Measure, NodeName
 from flowgraph.language.values import Group
 from nodes.evaluation.estimates import chance_at_k
 from nodes.sampling import generate
@@ -19,7 +19,7 @@ from nodes.values import Accuracy, Policy, Prompts, Rollout, Scores
     separable=False,
     metrics=(Metric("accuracy", headline=True, about="share of responses to held-out prompts with full marks"),),
 )
-def accuracy(scores: Scores) -> Accuracy:
+def accuracy(scores: Scores, *, name: NodeName = "") -> Accuracy:
     """Return the share (0 to 1) of responses with full marks, a score of at least 1 up to rounding; 0 without any.
 
     `scores` [B] has the score of each response; a score of 1 - 1e-6 or more has full marks.
@@ -33,7 +33,7 @@ def accuracy(scores: Scores) -> Accuracy:
     separable=False,
     metrics=(Metric("pass_at_k", headline=True, about="probability that at least one of k responses has full marks"),),
 )
-def pass_at_k(scores: Scores, group: Group, *, k: Annotated[int, Field(ge=1)] = 1) -> Accuracy:
+def pass_at_k(scores: Scores, group: Group, *, k: Annotated[int, Field(ge=1)] = 1, name: NodeName = "") -> Accuracy:
     """Return an unbiased estimate of the probability that at least one of `k` responses to a prompt has full marks.
 
     A response has full marks if its score is at least 1. `scores` [B] and `group` [B] have the score and the prompt's

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from flowgraph import Loss, Metric, node
-from flowgraph.language import By, Corrects
+from flowgraph.language import By, Corrects, NodeName
 from flowgraph.language.loss import How
 from flowgraph.language.values import Mask
 from nodes.losses.terms import APPROX_KL, CLIPPED, MEAN, gains, log_ratio, masked, mean_of, surrogates, weighed
@@ -32,6 +32,7 @@ def clipped(
     eps_high: Annotated[float | None, Field(gt=0)] = None,
     dual: Annotated[float | None, Field(gt=1)] = None,
     aggregation: How = MEAN,
+    name: NodeName = "",
 ) -> Loss:
     """Return the clipped surrogate: max(-A·r, -A·clip(r, 1 - eps, 1 + eps_high)) with r = exp(new - old).
 
@@ -62,6 +63,7 @@ def policy_gradient(
     *,
     weights: Annotated[ImportanceWeights | None, Corrects()] = None,
     aggregation: How = MEAN,
+    name: NodeName = "",
 ) -> Loss:
     """Return the loss of the plain policy gradient: -A·log p, without a ratio or a clip.
 
@@ -83,6 +85,7 @@ def cispo_loss(
     eps: Annotated[float, Field(gt=0)] = 1.0,
     eps_high: Annotated[float, Field(gt=0)] = 0.2,
     aggregation: How = MEAN,
+    name: NodeName = "",
 ) -> Loss:
     """Return the policy gradient weighted by the clipped ratio: -sg(clip(r, 1 - eps, 1 + eps_high))·A·log p.
 
@@ -112,6 +115,7 @@ def dppo_loss(
     eps: Annotated[float, Field(gt=0)] = 0.15,
     most: Annotated[float, Field(ge=1)] = 20.0,
     aggregation: How = MEAN,
+    name: NodeName = "",
 ) -> Loss:
     """Return the loss -A·sg(min(r, most))·log p, with 0 for tokens whose probability moved too far already.
 
@@ -150,6 +154,7 @@ def value_loss(
     old: Values,
     clip: Annotated[float | None, Field(gt=0)] = 0.2,
     aggregation: How = MEAN,
+    name: NodeName = "",
 ) -> Loss:
     """Return half the larger of a critic's two errors: max((V - R)², (old + clip(V - old, ±clip) - R)²)/2.
 
@@ -170,14 +175,18 @@ def value_loss(
 
 
 @node(metrics=(Metric("nll", "nats", headline=True, about="mean of -log p over tokens; exp of it is the perplexity"),))
-def cross_entropy(new: Annotated[LogProbs, By.TRAINED], mask: Mask, *, aggregation: How = MEAN) -> Loss:
+def cross_entropy(
+    new: Annotated[LogProbs, By.TRAINED], mask: Mask, *, aggregation: How = MEAN, name: NodeName = ""
+) -> Loss:
     """Return the negative log-likelihood loss of supervised fine-tuning: minus the log-prob of each response token."""
     terms = -masked(new.data, mask)
     return Loss.of(terms, mask, aggregation, [mean_of("nll", terms, mask)])
 
 
 @node(metrics=(Metric("policy_entropy", "nats", about="mean entropy of the policy being trained"),))
-def entropy_bonus(entropy: Annotated[Entropy, By.TRAINED], mask: Mask, *, aggregation: How = MEAN) -> Loss:
+def entropy_bonus(
+    entropy: Annotated[Entropy, By.TRAINED], mask: Mask, *, aggregation: How = MEAN, name: NodeName = ""
+) -> Loss:
     """Return minus the entropy as a loss, so that a positive factor raises the entropy.
 
     For example: `loss + 0.01 * entropy_bonus(entropy(pi, r), mask)`.

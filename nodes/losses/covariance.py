@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from flowgraph import Loss, Metric, node
-from flowgraph.language import By, Corrects, Key, Parts
+from flowgraph.language import By, Corrects, Key, NodeName, Parts
 from flowgraph.language.loss import How
 from flowgraph.language.values import Mask
 from nodes.losses.terms import APPROX_KL, CLIPPED, MEAN, gains, log_ratio, masked, mean_of, surrogates, weighed
@@ -38,6 +38,7 @@ def high_covariance(
     low: Annotated[float, Field(allow_inf_nan=False)] = 1.0,
     high: Annotated[float, Field(allow_inf_nan=False)] = 5.0,
     key: Key = Key(),
+    name: NodeName = "",
 ) -> Chosen:
     """Return a random choice of tokens whose covariance is between `low` and `high`: [B, T], 1 where chosen, else 0.
 
@@ -59,6 +60,7 @@ def top_covariance(
     mask: Mask,
     *,
     fraction: Annotated[float, Field(gt=0, le=1)] = 2e-4,
+    name: NodeName = "",
 ) -> Chosen:
     """Return a choice of the tokens with the largest covariance: [B, T], 1 where chosen, else 0.
 
@@ -83,6 +85,7 @@ def clip_cov_loss(
     eps: Annotated[float, Field(gt=0)] = 0.2,
     eps_high: Annotated[float | None, Field(gt=0)] = None,
     aggregation: How = MEAN,
+    name: NodeName = "",
 ) -> Loss:
     """Return the clipped surrogate loss with 0 at the chosen tokens, which have no gradient but count in the mean.
 
@@ -110,6 +113,7 @@ def kl_cov_loss(
     weights: Annotated[ImportanceWeights | None, Corrects("old")] = None,
     weight: Annotated[float, Field(ge=0)] = 1.0,
     aggregation: How = MEAN,
+    name: NodeName = "",
 ) -> Loss:
     """Return the surrogate without a clip, -A·r, plus the penalty `weight`·|new - old| at the chosen tokens.
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from flowgraph import Loss, Metric, node
-from flowgraph.language import Aggregation, By, Corrects
+from flowgraph.language import Aggregation, By, Corrects, NodeName
 from flowgraph.language.values import Mask
 from nodes.losses.terms import APPROX_KL, CLIPPED, gains, log_ratio, masked, mean_of, row_means, surrogates, weighed
 from nodes.values import Advantages, ImportanceWeights, LogProbs
@@ -29,6 +29,7 @@ def gspo_loss(
     weights: Annotated[ImportanceWeights | None, Corrects("old")] = None,
     eps: Annotated[float, Field(gt=0)] = 3e-4,
     eps_high: Annotated[float | None, Field(gt=0)] = 4e-4,
+    name: NodeName = "",
 ) -> Loss:
     """Return the clipped surrogate loss of each response's ratio s = exp(mean over its tokens of new - old).
 
@@ -58,6 +59,7 @@ def gmpo_loss(
     weights: Annotated[ImportanceWeights | None, Corrects("old")] = None,
     eps: Annotated[float, Field(gt=0)] = 0.4,
     eps_high: Annotated[float | None, Field(gt=0)] = None,
+    name: NodeName = "",
 ) -> Loss:
     """Return the loss -A·g of each response, where g is the geometric mean of its clipped token ratios.
 
@@ -92,6 +94,7 @@ def sapo_loss(
     weights: Annotated[ImportanceWeights | None, Corrects("old")] = None,
     tau_pos: Annotated[float, Field(gt=0)] = 1.0,
     tau_neg: Annotated[float, Field(gt=0)] = 1.05,
+    name: NodeName = "",
 ) -> Loss:
     """Return the softly gated surrogate: -A·sigmoid(tau·(r - 1))·4/tau with r = exp(new - old).
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from flowgraph import Metric, node
 from flowgraph.errors import RuleError
-from flowgraph.language import Measure, Parts
+from flowgraph.language import Measure, NodeName, Parts
 from nodes.scoring.grader_messages import name_of
 from nodes.scoring.graders import Extras, Graders
 from nodes.scoring.remote_settings import Sandbox
@@ -55,6 +55,7 @@ def score(
     allow: tuple[str, ...] = (),
     confined: bool = False,
     sandbox: Sandbox = "",
+    name: NodeName = "",
 ) -> Scores:
     """Return the score of each response by a rule: [B].
 
@@ -85,8 +86,8 @@ def score(
     scores, failures, unreadable = torch.zeros(len(rows)), 0, 0
     extras: list[Extras] = [{}] * len(rows)
     graders = warm_graders(workers, limit_s, call_limit_s=call_limit_s, allow=allow, confined=confined, sandbox=sandbox)
-    for name, indices in _indices_by_rule(by, rows).items():
-        graded = graders.grade(resolve(name), [rows[i] for i in indices], settings, on_error=on_error)
+    for rule, indices in _indices_by_rule(by, rows).items():
+        graded = graders.grade(resolve(rule), [rows[i] for i in indices], settings, on_error=on_error)
         scores[torch.tensor(indices, dtype=torch.int64)] = torch.tensor(graded.scores, dtype=torch.float32)
         for index, extra in zip(indices, graded.extras, strict=False):
             extras[index] = extra

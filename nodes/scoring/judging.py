@@ -10,7 +10,7 @@ from pydantic import Field
 
 from flowgraph import Metric, node
 from flowgraph.errors import RuleError, nearest
-from flowgraph.language import Key, Measure, Parts
+from flowgraph.language import Key, Measure, NodeName, Parts
 from flowgraph.language.handle import ResponseRows, SampleRequest, Tokenizer, gather
 from nodes.likelihood import READ
 from nodes.sampling import SamplingTemperature
@@ -27,7 +27,9 @@ _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 
 @node(kind="score", stat="score", metrics=OF_SCORES)
-def reward(model: RewardModel, rollout: Annotated[Rollout, Parts("group", "text", "columns")]) -> Scores:
+def reward(
+    model: RewardModel, rollout: Annotated[Rollout, Parts("group", "text", "columns")], *, name: NodeName = ""
+) -> Scores:
     """Return the score of each response by a reward model: [B].
 
     The model reads the prompt's messages and the response's text with its chat template and tokenizer, which may differ
@@ -54,7 +56,9 @@ def reward(model: RewardModel, rollout: Annotated[Rollout, Parts("group", "text"
         Metric("steps", about="mean number of a response's tokens that have a reward"),
     ),
 )
-def process_rewards(model: ProcessRewardModel, rollout: Annotated[Responses, READ], *, step: str = "") -> Rewards:
+def process_rewards(
+    model: ProcessRewardModel, rollout: Annotated[Responses, READ], *, step: str = "", name: NodeName = ""
+) -> Rewards:
     """Return the reward of each response token by a process reward model: its output after the token, [B, T].
 
     With `step`, such as a blank line, only tokens that end a step have a reward: tokens that complete the text `step`,
@@ -102,6 +106,7 @@ def judged(
     max_tokens: Annotated[int, Field(ge=1)] = 256,
     on_error: float | Literal["fail"] = "fail",
     key: Key = Key(),
+    name: NodeName = "",
 ) -> Scores:
     """Return the score of each response: the last number in a judge's verdict, 0 to `scale`, divided by `scale`: [B].
 

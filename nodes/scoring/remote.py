@@ -12,7 +12,7 @@ from pydantic import Field
 
 from flowgraph import Metric, node
 from flowgraph.errors import RuleError
-from flowgraph.language import Measure, Parts
+from flowgraph.language import Measure, NodeName, Parts
 from nodes.scoring import OF_SCORES, measures_of, rows_of
 from nodes.scoring.grader_process import columns_of
 from nodes.scoring.http_post import split_url
@@ -55,6 +55,7 @@ def remote_judge(
     limit_s: Seconds = 120.0,
     call_limit_s: Seconds | None = None,
     on_error: OnError = "fail",
+    name: NodeName = "",
 ) -> Scores:
     """Return the score of each response by a judge behind an OpenAI-compatible URL, from 0 to 1: [B].
 
@@ -103,6 +104,7 @@ def remote_reward(
     limit_s: Seconds = 60.0,
     call_limit_s: Seconds | None = None,
     on_error: OnError = "fail",
+    name: NodeName = "",
 ) -> Scores:
     """Return the score of each response by a reward model that vLLM or SGLang serves: [B].
 

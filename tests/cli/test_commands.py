@@ -91,14 +91,14 @@ def test_doctor_lists_another_projects_package_of_our_name(
 ) -> None:
     (tmp_path / "flowgraph").mkdir()
     (tmp_path / "flowgraph" / "__init__.py").write_text("")
-    info = tmp_path / "flowgraph-0.1.6.dist-info"
+    info = tmp_path / "workflows-0.1.6.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.4\nName: flowgraph\nVersion: 0.1.6\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.4\nName: workflows\nVersion: 0.1.6\n")
     (info / "RECORD").write_text("flowgraph/__init__.py,,\n")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     said = flowgraph("doctor")
-    assert re.search(r"other projects of the same name +flowgraph 0\.1\.6", said.out)
-    assert "pip uninstall flowgraph, and install flowgraph-rl again" in said.err
+    assert re.search(r"other projects of the same name +workflows 0\.1\.6", said.out)
+    assert "hint: pip uninstall workflows, and install flowgraph-rl again" in " ".join(said.err.split())
 
 
 def test_plan_names_the_roles(flowgraph: Run) -> None:

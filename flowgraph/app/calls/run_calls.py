@@ -55,6 +55,7 @@ def run(
     keep: int | None = None,
     keep_best: str | None = None,
     record_tokens: int | None = None,
+    warnings: str | None = None,
     replay: PathLike | None = None,
     sample_rows: int | None = None,
     forward_tokens: int | None = None,
@@ -101,6 +102,8 @@ def run(
         keep: the number of newest checkpoints to keep on disk; by default 2.
         keep_best: also keep the checkpoint with the highest value of this metric: `"eval/accuracy"`, `"eval/SOURCE"`.
         record_tokens: the number of responses of each step whose values of tokens are recorded; by default 256.
+        warnings: the training warnings to give: `"all"` (default), `"none"`, names (`"no_signal,all_cut"`), or names to
+            leave out (`"-all_cut"`).
         replay: the folder of a run whose recorded rollouts are used instead of new ones.
         sample_rows: the number of responses that a rank decodes together; by default 256.
         forward_tokens: the number of padded tokens in a pass without gradients; by default 4,096.

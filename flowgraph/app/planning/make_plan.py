@@ -16,6 +16,7 @@ from flowgraph.cluster.plan import Contract, Plan
 from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.errors import UsageError
 from flowgraph.language.graph import Graph
+from flowgraph.passes.prune_nodes import unread_calls
 from placements import PlanRequest, report
 from placements import plan as search_plan
 
@@ -176,6 +177,8 @@ def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check |
         prepared = prepare_again(plan, request, where)
     if check is not None:
         check(prepared)
+    for line in unread_calls(prepared.problem.graph):
+        say(line)
     if plan is None:
         return searched(prepared, request.target, say)
     return plan_again(plan, prepared, where, say, fits=fits)

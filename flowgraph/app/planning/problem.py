@@ -31,6 +31,7 @@ from flowgraph.flows.flow_files import flow_text
 from flowgraph.language.graph import Graph
 from flowgraph.models.sizes import shape
 from flowgraph.models.table import nearest_names
+from flowgraph.passes.prune_nodes import unread_calls
 from flowgraph.runtime.hosting import heads_of
 from nodes.mismatch import watch_engines
 from placements import LengthDistribution, PlanningProblem, calibration, known_devices, report
@@ -118,7 +119,12 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
     if not problem.roles:
         why = "runs no model, so there is nothing to place"
         raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, "return update(…)")
-    notes = *_notes(request, problem, inputs), *report.planner_notes(problem), *report.scale_notes(problem)
+    notes = (
+        *unread_calls(graph),
+        *_notes(request, problem, inputs),
+        *report.planner_notes(problem),
+        *report.scale_notes(problem),
+    )
     return PreparedProblem(problem=problem, assumed=assumed, notes=notes, inputs=inputs)
 
 

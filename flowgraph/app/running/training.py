@@ -30,6 +30,7 @@ from flowgraph.app.running.run_state import (
     when_it_stops,
 )
 from flowgraph.app.running.runtime_launch import RuntimeChoice, choose_runtime, open_runtime, read_attached
+from flowgraph.app.running.training_warnings import TrainingWarnings, chosen_rules
 from flowgraph.app.running.validation import held_out_check
 from flowgraph.checks.placed import allowed_lag, refuse_unsupported
 from flowgraph.cluster.plan import Plan
@@ -182,7 +183,8 @@ def prepare_run(request: Request, say: Say) -> PreparedRun:
     `refuse_what_cannot_run`, `choose_runtime` and `held_out_check`.
     """
     workload, execution, where = request.workload, request.execution, str(request.target)
-    _ = trackers(request.training.log or ""), _profiled(request)  # each refuses what it cannot do
+    training = request.training
+    _ = trackers(training.log or ""), _profiled(request), chosen_rules(training.warnings)  # refuse what they cannot do
 
     def check(prepared: PreparedProblem) -> None:
         refuse_what_cannot_run(prepared)
@@ -330,12 +332,13 @@ def _train(
                 order.planned = {step: [group.name for group in journal[step]] for step in journal if step >= start}
                 order.where = str(folder.path / GROUPS)
             folder.rewind(start, checkpoint.state().get(RECORDS, {}) if checkpoint is not None else {})
-            tokens = ready.request.training.record_tokens
-            tokens = TOKEN_ROWS if tokens is None else tokens
+            training = ready.request.training
+            tokens = TOKEN_ROWS if training.record_tokens is None else training.record_tokens
             recorder = open_files.enter_context(Recorder(folder, graph, observers.say, tokens))
-            listeners: list[Listener] = [recorder, open_files.enter_context(MeasuredRecorder(folder, job.program))]
-            names = trackers(ready.request.training.log or "")
-            listeners.append(open_files.enter_context(metric_logger(names, folder.path, graphs, start)))
+            watch = TrainingWarnings(chosen_rules(training.warnings), graph, observers.say, folder.metrics())
+            measured = open_files.enter_context(MeasuredRecorder(folder, job.program))
+            logger = metric_logger(trackers(training.log or ""), folder.path, graphs, start)
+            listeners: list[Listener] = [watch, recorder, measured, open_files.enter_context(logger)]
             if observers.show is not None:
                 listeners.append(open_files.enter_context(observers.show(job.program.graph, job.steps, start)))
             listeners += observers.listeners

@@ -22,7 +22,7 @@ EXIT_CODES: Mapping[str, ExitCode] = {
 @opt.takes(
     "flow=run_flow model data held_out columns max_prompt_tokens long_prompts steps epochs batch seed settings "
     "eval_every eval_rows eval_n "
-    "eval_temperature=check_temperature out=run_folder checkpoint_every keep keep_best record_tokens replay "
+    "eval_temperature=check_temperature out=run_folder checkpoint_every keep keep_best record_tokens warnings replay "
     "sample_rows forward_tokens cluster placement plan depth sync_every chunks contract memory runtime address threads "
     "log profile attach passes cache verify"
 )

@@ -126,6 +126,19 @@ class StepTimes(_Open):
     waited_s: dict[str, float] = Field(default={})
 
 
+WARNINGS = "warnings"
+"""What the name of a metric begins with that says that a training warning holds: `warnings.NAME` is then 1."""
+
+
+def is_warning(metric: str) -> bool:
+    """Return whether a metric says that a training warning holds.
+
+    >>> is_warning("warnings.no_signal"), is_warning("group_normalize.no_signal")
+    (True, False)
+    """
+    return metric.startswith(f"{WARNINGS}.")
+
+
 class MetricsLine(_Open):
     """One line of `metrics.jsonl`: a step, its numbers by name, and its seconds. A number may be NaN."""
 
