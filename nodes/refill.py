@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from flowgraph import Metric, node
-from flowgraph.language import Key, Measure, NodeName
+from flowgraph.language import Key, Measure
 from flowgraph.language.rows import take
 from flowgraph.language.values import Kind, Value
 from nodes.sampling import METRICS as OF_SAMPLING
@@ -64,7 +64,6 @@ def refill(
     stop: Stop = (),
     ignore_eos: bool = False,
     key: Key = Key(),
-    name: NodeName = "",
 ) -> ScoredRollout:
     """Sample and score `n` responses to each prompt, round by round, and return up to `groups` groups with signal.
 

@@ -45,8 +45,8 @@ def other_projects() -> list[str]:
     The metadata of every installed distribution is read, which takes a tenth of a second.
     """
     names = packages_distributions()
-    others = {name for package in OURS for name in names.get(package, ()) if name != DISTRIBUTION}
-    return sorted(map(_with_version, others))
+    conflicts = {name for package in OURS for name in names.get(package, ()) if name != DISTRIBUTION}
+    return sorted(map(_with_version, conflicts))
 
 
 def refuse_other_packages() -> None:

@@ -107,7 +107,7 @@ def narrowed(record: R, paths: Iterable[str]) -> R:
     for name, part in record.parts.items():
         if name in inside:
             whole = "" in inside[name] or not isinstance(part, Record)
-            parts[name] = part if whole else narrowed(part, inside[name])  # type: ignore[type-var]
+            parts[name] = part if whole else narrowed(part, inside[name])
     return type(record).of(parts, record.measures)
 
 

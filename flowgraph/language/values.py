@@ -252,8 +252,8 @@ class Linear(Value):
     def __add__(self, other: Self) -> Self:
         return cast("Self", _OPERATORS["add"](self, to=other))
 
-    def __radd__(self, other: int) -> Self:
-        if type(other) is int and other == 0:
+    def __radd__(self, start: int) -> Self:
+        if type(start) is int and start == 0:
             return self  # `sum` starts from it
         return NotImplemented
 
@@ -283,9 +283,9 @@ class Linear(Value):
 class Elementwise(Linear):
     """A value that adds, and whose entries can also be multiplied by those of another of its type."""
 
-    def multiplied(self, other: Self) -> Self:
+    def multiplied(self, factors: Self) -> Self:
         """Return the product, entry by entry, of two values that hold data, with the measures of both."""
-        return type(self)(self.data * other.data, (*self.measures, *other.measures))
+        return type(self)(self.data * factors.data, (*self.measures, *factors.measures))
 
     def __mul__(self, factor: float | Self) -> Self:
         if isinstance(factor, Elementwise):

@@ -30,8 +30,7 @@ def name_nodes(graph: Graph) -> Graph:
     def name(node: Node, parent: str = "", params: Sequence[Param] = ()) -> None:
         model = node.model()
         root = carried_from(model) if model is not None and model.source not in params else None
-        own = own_name(node)
-        base = f"{parent}{root.name}.{own}" if root is not None else f"{parent}{own}"
+        base = f"{parent}{own_name(node)}" if root is None else f"{parent}{root.name}.{own_name(node)}"
         uses[base] += 1
         names[node.stamp] = base if uses[base] == 1 else f"{base}#{uses[base]}"
 

@@ -34,9 +34,9 @@ def doctor(json: opt.Json = False) -> None:
             text = "not installed" if value is None else str(value)
         rows.append((name.replace("_", " "), text))
     print_table(["what", "here"], rows)
-    if others := facts["other_projects_of_the_same_name"]:
-        names = " ".join(other.partition(" ")[0] for other in others)
-        note(f"{', '.join(others)}: another project, whose packages have names of ours, so that one hides the other")
+    if conflicts := facts["other_projects_of_the_same_name"]:
+        names = " ".join(conflict.partition(" ")[0] for conflict in conflicts)
+        note(f"{', '.join(conflicts)}: another project, whose packages have names of ours, so that one hides the other")
         note(f"  hint: pip uninstall {names}, and install {DISTRIBUTION} again")
 
 
