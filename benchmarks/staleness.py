@@ -3,8 +3,8 @@
 python benchmarks/staleness.py [--staleness 0 1 2 4 8] [--seeds 0 1 2 3 4] [--steps 300]
 
 Each run is scheduled: sampling works `--staleness` steps ahead of training, so each row is that many updates old. The
-corrected flow is the shipped decoupled_ppo; the other takes the same rows with a plain policy gradient. Runs that are
-already kept are not run again.
+corrected flow is the shipped decoupled_ppo; the other leaves its importance weights out. Both have a small entropy
+bonus, since the shipped one moves a solved task away from its solution. Kept runs are not run again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from flowgraph import app
 
 KEPT = ROOT / "docs" / "algorithms" / "staleness.json"
 STALENESS_MAX = 8  # updates
+SHIPPED_BONUS, BONUS = "0.1 * entropy_bonus", "0.03 * entropy_bonus"
 
 Accuracy = Sequence[tuple[int, float]]  # (step, share of held-out prompts that were answered right)
 
@@ -38,12 +39,16 @@ def kept_runs() -> Mapping[str, Accuracy]:
 
 
 def flow_files(folder: Path) -> Mapping[str, Path]:
-    """Return the file of each flow by name; decoupled_ppo is copied into `folder` with a larger bound of staleness."""
-    shipped = (ROOT / "examples" / "decoupled_ppo.py").read_text(encoding="utf-8")
-    wider = shipped.replace("at_most=4", f"at_most={STALENESS_MAX}")
-    assert wider != shipped, "decoupled_ppo.py has no bound that could be widened"
-    (folder / "decoupled_ppo.py").write_text(wider, encoding="utf-8")
-    return {"corrected": folder / "decoupled_ppo.py", "uncorrected": ROOT / "benchmarks" / "flows" / "uncorrected.py"}
+    """Return the file of each flow by name: copies in `folder` with a larger bound of staleness and a smaller bonus."""
+    files = {"corrected": ROOT / "examples" / "decoupled_ppo.py"}
+    files["uncorrected"] = ROOT / "benchmarks" / "flows" / "uncorrected.py"
+    copies = dict[str, Path]()
+    for name, file in files.items():
+        text = file.read_text(encoding="utf-8").replace("at_most=4", f"at_most={STALENESS_MAX}")
+        assert f"at_most={STALENESS_MAX}" in text and SHIPPED_BONUS in text, f"{file} is another flow by now"
+        copies[name] = folder / file.name
+        copies[name].write_text(text.replace(SHIPPED_BONUS, BONUS), encoding="utf-8")
+    return copies
 
 
 def measure(flow: Path, staleness: int, seed: int, steps: int, folder: Path) -> Accuracy:

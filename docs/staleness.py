@@ -46,6 +46,12 @@ class StalenessRow:
         return mean_and_half([fmean(share for step, share in curve if step >= LEARNED_BY) for curve in self.curves])
 
     @property
+    def late_text(self) -> str:
+        """Return the mean accuracy from step 200 on with half of its interval, which a single run does not have."""
+        mean, half = self.late_accuracy
+        return f"{mean:.2f} ± {half:.2f}" if len(self.curves) > 1 else f"{mean:.2f}"
+
+    @property
     def lowest(self) -> float:
         """Return the lowest accuracy of any run from step 200 on."""
         return min(share for curve in self.curves for step, share in curve if step >= LEARNED_BY)

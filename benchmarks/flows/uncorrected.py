@@ -1,4 +1,4 @@
-"""Decoupled PPO without what makes it right: the same stale responses, plain policy gradient, nothing corrected."""
+"""Decoupled PPO without its importance weights: the same stale responses and the same clip, nothing corrected."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from flowgraph import Loss, flow, stale
 from nodes import (
     Policy,
     Prompts,
+    clipped,
     entropy,
     entropy_bonus,
     generate,
     group_normalize,
     logprobs,
-    policy_gradient,
     score,
     update,
 )
@@ -19,12 +19,13 @@ from nodes import (
 
 @flow
 def uncorrected(prompts: Prompts, policy: Policy) -> Policy:
-    """Train on responses of older weights as if the newest had drawn them."""
+    """Train on responses of older weights as if the newest had sampled them."""
     rollout = generate(stale(policy, at_most=8, corrected=False), prompts, n=16)
     advantages = group_normalize(score(rollout), rollout.group)
+    proximal = logprobs(policy, rollout)
 
     def loss(pi: Policy) -> Loss:
-        surrogate = policy_gradient(logprobs(pi, rollout), advantages, rollout.mask)
+        surrogate = clipped(logprobs(pi, rollout), advantages, rollout.mask, old=proximal, eps=0.2)
         return surrogate + 0.1 * entropy_bonus(entropy(pi, rollout), rollout.mask)
 
     return update(policy, loss, minibatch=8)

@@ -69,13 +69,12 @@ def print_table(
     right: Collection[int] = (),
     columns: int | None = None,
 ) -> None:
-    """Print a plain table to stdout; cells are data, never markup, and are broken into lines if columns are too few.
+    """Print a plain table to stdout, with the titles `head` and the cells of each row in `rows`.
 
-    Args:
-        head: the heads of the columns.
-        rows: the cells of each row.
-        right: the indices of columns of numbers, which are right-aligned and never broken.
-        columns: the columns of the terminal to use; by default the requested ones, or else as many as the table needs.
+    Cells are printed as text, never as markup, with control characters escaped. They are broken into lines if the table
+    is wider than the output. `right` has the indices of table columns with numbers, which are right-aligned and not
+    wrapped. `columns` is the width of the output in characters; by default that of `requested_columns`, or, if it
+    returns None, as wide as the table needs.
     """
     from rich.console import Console
     from rich.table import Table

@@ -42,8 +42,8 @@ def order_of(ids: Mapping[str, NDArray[Any]], like: Mapping[str, NDArray[Any]], 
     """Return, for each row of `like`, the index in `ids` of the row with the same ids: [B] int64.
 
     `ids` and `like` have columns of ids by name (`row_identity.IDS`); only columns that both have are compared. They
-    are the ids of the values `name` and `order`, for errors. Raises LawError if the rows are not the same, or if two
-    rows have the same ids.
+    are the ids of the values `name` and `order`, for errors. Raises LawError if the chunks do not have the rows of the
+    order, or if two rows have the same ids.
     """
     import numpy as np
 
@@ -67,8 +67,8 @@ def joined_value(
     """Return a value with the rows of all chunks in the order of the rows of `like`, the value named `order`.
 
     Also returned are the metrics of the whole batch whose terms the chunks have. Chunks without rows are ignored.
-    Raises LawError if no chunk has rows, if the rows are not the same, or if a scalar of one chunk differs from that of
-    another.
+    Raises LawError if no chunk has rows, if the chunks do not have the rows of the order, or if a scalar of one chunk
+    differs from that of another.
     """
     import numpy as np
     import torch
@@ -153,7 +153,7 @@ def joined_table(
 
     `like` has the tables, from ranks, of the value named `order`; only its ids are read. Also returned are the metrics
     of the whole batch whose terms the chunks have. Chunks without rows are ignored. Raises LawError if no chunk has
-    rows, if the rows are not the same, or if a scalar of one chunk differs from that of another.
+    rows, if the chunks do not have the rows of the order, or if a scalar of one chunk differs from that of another.
     """
     import numpy as np
     import pyarrow as pa

@@ -116,9 +116,11 @@ class InProcess:
         return picked(items, picks, name)
 
     def join(self, task: Join, chunks: Sequence[StoredValue], like: StoredValue) -> StoredValue:
-        """Return the rows of all chunks in the order of `like`, and observe the metrics of the whole batch.
+        """Return a value with the rows of all chunks, in the order in which `like` has these rows.
 
-        Raises LawError if no chunk has rows, if the rows are not the same, or if scalars differ.
+        Metrics whose terms the chunks have are computed for the whole batch, and added to what `finish` returns for the
+        current step. Raises LawError if no chunk has rows, if the chunks and `like` do not have rows with the same ids,
+        if two rows have the same ids, or if a scalar differs between chunks.
         """
         with self.measures.of(task):
             joined, observed = joined_value(chunks, like, task.value, task.like)

@@ -92,13 +92,18 @@ class Places(Protocol):
         ...
 
     def pick(self, items: Sequence[Item], picks: Sequence[Pick], kind: type[Value], name: str) -> Item:
-        """Return an item with the picked rows of each item, in order; `kind` and `name` are those of the value."""
+        """Return an item with the rows that each pick selects from the item at its index, in the order of the items.
+
+        There is one pick for each item, and at least one item. Ids of groups are increased by `Pick.added`, so that the
+        groups of a prompt that is picked again stay apart. `kind` is the type of the value whose rows the items have,
+        and `name` its name in errors. Raises LawError if scalars of the items differ, here or in the next `finish`.
+        """
         ...
 
     def join(self, task: Join, chunks: Sequence[Item], like: Item) -> Item:
         """Return an item with the rows of all chunks of a value, in the order in which `like` has these rows.
 
-        Raises LawError if the rows are not the same.
+        Raises LawError if the chunks do not have the rows of `like`.
         """
         ...
 

@@ -18,12 +18,15 @@ AGED = "drawn by weights of this age: "
 
 
 def check_token_versions(node: str, value: Value, allowed: VersionRange, step: int) -> Iterator[Measure]:
-    """Yield the measures of the versions that drew the tokens of a result; none for a result without versions.
+    """Check which weight versions sampled the tokens of a node's result, and yield measures of them.
 
-    They are the number of tokens of each age in updates (named `AGED` and the age); `spans`, the stretches of tokens of
-    one version in each row; and `mixed`, the share of rows with more than one version. `allowed` are the versions that
-    may draw the rows of step `step`. Raises LawError for a token of another version; tokens that the record's mask
-    leaves out are not looked at. A record without a mask has no measures either.
+    The measures are the number of tokens of each age (named `AGED` and the age), where age is the number of updates
+    before `allowed.newest`; `spans`, the mean number of stretches of tokens of one version in a row; and `mixed`, the
+    share of rows with more than one version. Tokens that the record's mask leaves out are ignored, and so are rows
+    without other tokens. A value that is not a record, or lacks versions or a mask, has no measures.
+
+    `allowed` are the versions that may sample the rows of step `step`. Raises LawError for a token of another version,
+    possibly after some measures have been yielded.
     """
     parts = value.parts if isinstance(value, Record) else {}
     column = next((part for part in parts.values() if isinstance(part, Versions)), None)

@@ -82,7 +82,7 @@ def limit(memory_bytes: int) -> None:
     """Limit the memory and the file size, in bytes, of this process and of each of its children; disable core dumps.
 
     `memory_bytes` limits data; address space may be four times as large, and a file at most 256 MiB. A limit that the
-    system does not have is left out without an error.
+    system refuses is left as it is, without an error.
     """
     for kind, limit_bytes in (
         ("RLIMIT_DATA", memory_bytes),

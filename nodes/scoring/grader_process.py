@@ -310,8 +310,10 @@ def score_in_fork(
 
     `arguments` are those of the rule's call; `channel` is closed in the fork. `childless` means that this process had
     no children before; `enclosed`, that the fork is prevented from reaching this process. The fork and its process
-    group are killed. The entry `spent` of the result is True if processes or files that the response created may still
-    exist.
+    group are killed. Without a usable answer, the entry `failed` of the result is "died", with the exit code as `code`,
+    or "forged" for an answer that is not valid. The entry `spent` is True if the fork could not be killed, if the
+    response left files in HOME, or if processes that it created may still exist; these are looked for only if
+    `childless`.
     """
     read, write = os.pipe()
     child = os.fork()

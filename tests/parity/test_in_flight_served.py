@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow(group="servers")]
 
 STEPS = 10
 ENVIRONMENTS = {"sglang": SGLANG_CPU, "vllm": VLLM_CPU}
+MODELS = {"sglang": "tiny", "vllm": "tiny:heads=2"}  # vLLM's attention on a CPU with AMX needs heads of 32 units
 
 
 def served_plan(engine: str, hold: Hold, contract: Contract = "in_flight") -> Plan:
@@ -45,7 +46,7 @@ def setup(engine: str, cache: Path) -> ModelSetup:
     install(ENVIRONMENTS[engine], cache_folder(None), say=print)
     if not (cache / "engines").exists():
         (cache / "engines").symlink_to(cache_folder(None) / "engines")
-    return ModelSetup({"policy": resolve("tiny", cache=cache)}, 0, cache)
+    return ModelSetup({"policy": resolve(MODELS[engine], cache=cache)}, 0, cache)
 
 
 @pytest.mark.parametrize(("engine", "hold"), [("sglang", "retract"), ("sglang", "in_place"), ("vllm", "retract")])

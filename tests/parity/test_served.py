@@ -507,15 +507,17 @@ def test_a_running_server_can_be_attached_to(running: Running) -> None:
 
 
 def test_no_process_of_the_server_listens_beyond_loopback(running: Running, served: Callable[..., RemoteModel]) -> None:
+    before = listening([psutil.Process()])  # another test of this process may have opened a Ray
     served(update_by="group").take(running.models[0].weights(), 500)
-    listening = [
-        connection.laddr.ip
-        for each in [psutil.Process(), *running.processes()]
-        for connection in each.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
-    assert listening
-    assert set(listening) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}  # the last is the first, on a socket of IPv6
+    opened = listening([psutil.Process(), *running.processes()]) - before
+    assert opened
+    assert {ip for ip, _ in opened} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}  # the last is the first, for IPv6
+
+
+def listening(processes: Sequence[psutil.Process]) -> set[tuple[str, int]]:
+    """Return the addresses and ports at which processes listen."""
+    connections = (connection for each in processes for connection in each.net_connections("inet"))
+    return {tuple(each.laddr) for each in connections if each.status == psutil.CONN_LISTEN}
 
 
 def test_no_key_stands_in_the_log_a_command_line_or_an_environment(running: Running) -> None:

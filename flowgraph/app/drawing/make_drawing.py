@@ -60,7 +60,8 @@ class DrawResult:
         """Return the picture in a text format: text, svg, mmd, md, dot or json.
 
         `columns` is the width of the format `text` in characters, and `colour` adds terminal colours to it. Raises
-        UsageError for any other format, and for a picture that cannot be drawn, or not in this format.
+        UsageError for any other format and for a picture that cannot be drawn in this format, and the errors of
+        planning.
         """
         self.refuse_format(to)
         return text_in(self.drawing, to, columns=columns, colour=colour)

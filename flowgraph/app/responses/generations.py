@@ -81,10 +81,12 @@ def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path)
 
 
 def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
-    """Join the Parquet files of a folder, in order of name and at least one, into the file `out`.
+    """Join the Parquet files of a folder, sorted by name, into the file `out`; the folder must have at least one.
 
-    `facts` become the metadata of `out`. The complete file is moved into place, so `out` is complete or unchanged.
-    Raises DataError if `out` cannot be written, or if the files have different columns.
+    `facts` become the metadata of `out`, as JSON. The joined file is written in the folder and then moved, so `out` is
+    complete or unchanged; the folder must be on the file system of `out`. Columns get the types of the first file.
+    Raises DataError if `out` cannot be written, if the names or the order of columns differ, or if a column cannot be
+    converted to its type in the first file.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -102,7 +104,7 @@ def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
             sink.flush()
             os.fsync(sink.fileno())
         draft.replace(out)
-    except (OSError, pa.ArrowException) as fault:
+    except (OSError, ValueError, pa.ArrowException) as fault:
         raise DataError.failed(out, "cannot be written", fault) from fault
 
 

@@ -70,8 +70,9 @@ def checkpoint_to_continue(folder: RunFolder, job: RunSpec, say: Say) -> Checkpo
 def extendable_after(executor: Executor, program: Program, steps: int) -> int:
     """Return the number of steps after which a checkpoint must be kept to extend a run of `steps` steps; 0 if none.
 
-    If steps overlap, this is the last step after which all overlapping steps have begun. A run without overlap can be
-    extended from any checkpoint, so the result is 0.
+    If steps overlap, this is the last step after which the executor can save a checkpoint and at least
+    `program.pipeline.depth` steps of the run remain. A run without overlap can be extended from any checkpoint, so the
+    result is 0.
     """
     if program.pipeline is None:
         return 0

@@ -40,7 +40,7 @@ _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"
 def dot(picture: Picture) -> str:
     """Return a picture of boxes and arrows as the text of a Graphviz digraph, in the DOT language.
 
-    An arrow to the next step is written from its target to its source with `dir=back`, so that it does not move boxes.
+    An arrow to the next step is written from its target to its source with `dir=back`, so that it points up.
     """
     lines = ["digraph {", *(f"    {fixed}" for fixed in _FIXED), f"    label={quoted(picture.title)}"]
     lines += _inside(picture, None, "    ")

@@ -84,8 +84,9 @@ class LaidPicture:
 def lay_out(picture: Picture) -> LaidPicture:
     """Return the sizes and positions of a picture's boxes, frames and arrows, in pixels, as Graphviz arranges them.
 
-    The picture goes from top to bottom; arrows to the next step point up and do not affect the positions. A picture
-    without boxes, or with only devices in frames, is returned empty. Raises UsageError if Graphviz is not installed.
+    The picture goes from top to bottom. An arrow to the next step is arranged as if it led from its target to its
+    source, and so points up. Devices in a frame are listed under the frame's label. A picture without boxes, or with
+    only devices in frames, is returned empty. Raises UsageError if Graphviz is not installed.
     """
     if all(_is_plate(box) for box in picture.boxes):
         return LaidPicture((), (), (), 2 * MARGIN_PX, 2 * MARGIN_PX)
